@@ -1,0 +1,38 @@
+# `make` lists what there is. Every target makes its own set-up.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit lint protos clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,demo]'
+	@touch $@
+
+demo: $(INSTALLED) ## install, then train on three agents of this machine
+	$(BIN)/edgeswarm demo
+
+test: $(INSTALLED) ## all tests: unit first, then those with real processes
+	$(BIN)/pytest -q tests
+
+unit: $(INSTALLED) ## the quick tests alone (no agents)
+	$(BIN)/pytest -q tests -m 'not e2e and not root'
+
+lint: $(INSTALLED) ## ruff and mypy
+	$(BIN)/ruff check .
+	@mkdir -p .links && ln -sfn ../agent .links/edgeswarm_agent && ln -sfn ../coordinator .links/edgeswarm_coordinator
+	$(BIN)/mypy -p edgeswarm -p edgeswarm_agent -p edgeswarm_coordinator -p tests -p bench
+
+protos: $(INSTALLED) ## generate edgeswarm/wire/v1 from protos/
+	$(BIN)/python -m tests.regenerate_protos
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .links build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

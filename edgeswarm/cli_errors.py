@@ -1,0 +1,169 @@
+"""How both commands, `edgeswarm` and `edgeswarm-agent`, report what went wrong: one message, the right exit code.
+
+    without --json    stderr: `error: <message>` and `remedy: <remedy>`
+    with --json       stdout: {"error": {"code": ..., "message": ..., "remedy": ..., "detail": ...}}
+
+A traceback is shown with the hidden `--debug` only. A mistake of our own goes to a log file that the message names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from .errors import EdgeswarmError, ErrorCode, ExitCode
+
+_JSON = "edgeswarm.json"
+_DEBUG = "edgeswarm.debug"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _set_meta(key: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
+    def callback(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+        if value:
+            context.find_root().meta[key] = True
+        return value
+
+    return callback
+
+
+def json_option(*names: str, help_text: str = "print one JSON document") -> Callable[[Command], Command]:
+    """`--json` (or the names given) for a command: its parameter is `as_json`, and errors become JSON, too."""
+    return click.option(
+        *(names or ("--json",)),
+        "as_json",
+        is_flag=True,
+        is_eager=True,
+        callback=_set_meta(_JSON),
+        help=help_text,
+    )
+
+
+def debug_option(command: Command) -> Command:
+    """The hidden `--debug`: tracebacks of errors. It adds no parameter to the command."""
+    return click.option(
+        "--debug", is_flag=True, is_eager=True, hidden=True, expose_value=False, callback=_set_meta(_DEBUG)
+    )(command)
+
+
+class ErrorReportingGroup(click.Group):
+    """A click group whose `main` ends the process with the exit code that goes with what happened.
+
+    log_folder: where the traceback of an unexpected exception is written (the system's temporary folder when None
+    or when it can't be written). Use as `@click.group(cls=ErrorReportingGroup, log_folder=...)`.
+    """
+
+    def __init__(self, *arguments: Any, log_folder: Callable[[], Path] | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._log_folder = log_folder
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Runs the command line; leaves by SystemExit."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        prog_name = prog_name or os.path.basename(sys.argv[0])
+        self._main_shell_completion(extra, prog_name, complete_var)
+        meta: dict[str, Any] = {}
+        try:
+            with self.make_context(prog_name, arguments, **extra) as context:
+                meta = context.meta
+                self.invoke(context)
+            code = int(ExitCode.DONE)
+        except click.exceptions.Exit as request:
+            code = request.exit_code
+        except BaseException as error:
+            code = report(error, as_json=_JSON in meta, debug=_DEBUG in meta, log_folder=self._log_folder)
+        _flush()
+        sys.exit(code)
+
+
+def report(
+    error: BaseException,
+    *,
+    as_json: bool = False,
+    debug: bool = False,
+    log_folder: Callable[[], Path] | None = None,
+) -> int:
+    """Tells a person (or a program, as_json) about the error and returns the exit code.
+
+    SystemExit and GeneratorExit are no errors and are raised again.
+    """
+    if isinstance(error, (SystemExit, GeneratorExit)):
+        raise error
+    if isinstance(error, click.ClickException) and not as_json:
+        error.show()
+        return error.exit_code
+    if isinstance(error, BrokenPipeError):
+        # The reader of our output left (`edgeswarm ... | head`): nobody is there to be told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.ERROR)
+    readable = as_edgeswarm_error(error, log_folder=log_folder)
+    if as_json:
+        click.echo(json.dumps({"error": readable.to_json()}))
+    else:
+        click.echo(f"error: {readable.message}", err=True)
+        if readable.remedy:
+            click.echo(f"remedy: {readable.remedy}", err=True)
+        if readable.detail and readable.code is not ErrorCode.INTERNAL:
+            click.echo(readable.detail.rstrip(), err=True)
+    if debug:
+        click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
+    return error.exit_code if isinstance(error, click.ClickException) else int(readable.exit_code)
+
+
+def as_edgeswarm_error(error: BaseException, *, log_folder: Callable[[], Path] | None = None) -> EdgeswarmError:
+    """The error in a person's words; the traceback of an unexpected one goes to a log file that the remedy names."""
+    if isinstance(error, EdgeswarmError):
+        return error
+    if isinstance(error, click.ClickException):
+        return EdgeswarmError(ErrorCode.CONFIG, error.format_message(), "see --help")
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return EdgeswarmError(ErrorCode.INTERRUPTED, "interrupted")
+    summary = f"{type(error).__name__}: {error}".splitlines()[0]
+    return EdgeswarmError(
+        ErrorCode.INTERNAL,
+        f"edgeswarm made a mistake of its own: {summary}",
+        f"report it with the traceback in {_write_traceback(error, log_folder)}",
+    )
+
+
+def _write_traceback(error: BaseException, log_folder: Callable[[], Path] | None) -> Path:
+    text = "".join(traceback.format_exception(error))
+    name = time.strftime("error-%Y%m%d-%H%M%S") + f"-{os.getpid()}.log"
+    try:
+        folder = log_folder() if log_folder is not None else Path(tempfile.gettempdir())
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / name
+        path.write_text(text)
+    except (OSError, EdgeswarmError):
+        # Even the place for logs is out of reach: a full disk, a folder of somebody else, a mistake in the settings.
+        path = Path(tempfile.gettempdir()) / name
+        try:
+            path.write_text(text)
+        except OSError:
+            click.echo(text, err=True)
+    return path
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

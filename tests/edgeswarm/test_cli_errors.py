@@ -1,0 +1,100 @@
+"""What a person and a program see of an error, through a real command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from edgeswarm.cli_errors import ErrorReportingGroup, debug_option, json_option
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+
+
+def group(log_folder: Path) -> ErrorReportingGroup:
+    @click.group(cls=ErrorReportingGroup, log_folder=lambda: log_folder)
+    def command() -> None:
+        pass
+
+    @command.command()
+    @click.argument("what")
+    @json_option()
+    @debug_option
+    def fail(what: str, as_json: bool) -> None:
+        if what == "busy":
+            raise EdgeswarmError(ErrorCode.DEVICE_BUSY, "nano-1 is busy", "wait", detail="a line of detail")
+        if what == "plan":
+            raise EdgeswarmError(ErrorCode.NO_PLAN_FITS, "no plan fits")
+        if what == "interrupt":
+            raise KeyboardInterrupt
+        if what == "mistake":
+            raise RuntimeError("first line\nsecond line")
+        click.echo("fine")
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "expected"),
+    [
+        ("busy", 1, "error: nano-1 is busy\nremedy: wait\na line of detail\n"),
+        ("plan", 4, "error: no plan fits\n"),
+        ("interrupt", 130, "error: interrupted\n"),
+    ],
+)
+def test_one_message_on_stderr_and_the_exit_code(tmp_path: Path, what: str, code: int, expected: str) -> None:
+    result = CliRunner().invoke(group(tmp_path), ["fail", what])
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "", expected)
+
+
+def test_with_json_the_error_is_one_document_on_stdout(tmp_path: Path) -> None:
+    result = CliRunner().invoke(group(tmp_path), ["fail", "busy", "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {
+        "error": {"code": "device-busy", "message": "nano-1 is busy", "remedy": "wait", "detail": "a line of detail"}
+    }
+    assert result.stderr == ""
+
+
+def test_a_mistake_of_our_own_names_the_log_file_with_the_traceback(tmp_path: Path) -> None:
+    result = CliRunner().invoke(group(tmp_path / "logs"), ["fail", "mistake"])
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
+    (log,) = (tmp_path / "logs").iterdir()
+    assert str(log) in result.stderr
+    assert "second line" in log.read_text()
+
+
+def test_a_log_folder_that_cannot_be_written_is_replaced(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    result = CliRunner().invoke(group(in_the_way), ["fail", "mistake"])
+    assert result.exit_code == 1
+    path = Path(result.stderr.split("traceback in ")[1].strip())
+    assert "second line" in path.read_text()
+    path.unlink()
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    result = CliRunner().invoke(group(tmp_path), ["fail", "busy", "--debug"])
+    assert "error: nano-1 is busy" in result.stderr
+    assert "Traceback" in result.stderr
+
+
+def test_usage_errors_keep_clicks_message_and_code_2(tmp_path: Path) -> None:
+    result = CliRunner().invoke(group(tmp_path), ["fail"])
+    assert result.exit_code == 2
+    assert "Missing argument" in result.stderr
+
+
+def test_usage_errors_are_json_with_json(tmp_path: Path) -> None:
+    result = CliRunner().invoke(group(tmp_path), ["fail", "--json"])
+    assert result.exit_code == 2
+    assert "what" in json.loads(result.stdout)["error"]["message"].lower()
+
+
+def test_success_and_help_are_exit_code_0(tmp_path: Path) -> None:
+    assert CliRunner().invoke(group(tmp_path), ["fail", "nothing"]).exit_code == 0
+    assert CliRunner().invoke(group(tmp_path), ["--help"]).exit_code == 0
