@@ -1,0 +1,70 @@
+"""The one name of a device: `<slug of its host name>-<6 hex digits>`, chosen once and kept.
+
+The same word is the certificate's SAN (`<node-id>.edgeswarm`), the mDNS instance name and the key in plans.
+An operator's machine has one too, which begins with `operator-`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from pathlib import Path
+
+from ..errors import EdgeswarmError, ErrorCode
+from .files import make_private_folder
+
+DOMAIN = "edgeswarm"  # the last label of every name in a certificate
+FILE_NAME = "node-id"
+
+_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,54}[a-z0-9])?-[0-9a-f]{6}")
+_SLUG_LENGTH = 40  # with the prefix and the suffix below 63 bytes, the limit of one DNS label
+
+
+def new_node_id(host_name: str, *, operator: bool = False) -> str:
+    """A fresh node id for a host of this name: lower-case letters, digits and hyphens, at most 63 characters."""
+    slug = re.sub(r"[^a-z0-9]+", "-", host_name.partition(".")[0].lower())[:_SLUG_LENGTH].strip("-") or "device"
+    return f"{'operator-' if operator else ''}{slug}-{secrets.token_hex(3)}"
+
+
+def is_node_id(text: str) -> bool:
+    return len(text) <= 63 and _PATTERN.fullmatch(text) is not None
+
+
+def server_name(node_id: str) -> str:
+    """The DNS name in the certificate of this node; raises ValueError for what isn't a node id."""
+    if not is_node_id(node_id):
+        raise ValueError(f"{node_id!r} is not a node id")
+    return f"{node_id}.{DOMAIN}"
+
+
+def load_or_create_node_id(folder: Path, *, name: str | None = None, operator: bool = False) -> str:
+    """The node id kept in `folder`, chosen now if there is none yet.
+
+    name: what to build a new id from instead of the host name; an id that exists is never changed by it.
+    Two processes that start at once get the same id. Raises EdgeswarmError (CONFIG) for a damaged file.
+    """
+    path = make_private_folder(folder) / FILE_NAME
+    if not path.exists():
+        _create(path, new_node_id(name or socket.gethostname(), operator=operator))
+    node_id = path.read_text().strip()
+    if not is_node_id(node_id):
+        raise EdgeswarmError(
+            ErrorCode.CONFIG,
+            f"The file {path} holds {node_id[:80]!r}, which is not a node id.",
+            "Remove the file, and join the cluster again.",
+        )
+    return node_id
+
+
+def _create(path: Path, node_id: str) -> None:
+    # A link fails where the name is taken, and the file that it names is complete: whoever links first has chosen.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary.write_text(node_id + "\n")
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()

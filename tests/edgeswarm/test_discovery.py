@@ -1,0 +1,203 @@
+"""mDNS for real on loopback, the rules for interfaces, and the addresses that are remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from edgeswarm.discovery import (
+    Advertiser,
+    FoundAgent,
+    InterfaceAddress,
+    KnownAgents,
+    choose_addresses,
+    duplicated_node_ids,
+    find_agents,
+    interface_addresses,
+)
+
+LOOPBACK = ("lo",)
+FINGERPRINT = secrets.token_hex(32)  # new each time: another run of these tests on this machine hears our packets
+FIRST, SECOND, ALIEN = (f"{name}-{secrets.token_hex(3)}" for name in ("first", "second", "alien"))
+PATIENCE_SECONDS = 15.0  # nobody waits that long where it works
+
+
+@functools.cache
+def why_no_multicast() -> str:
+    """Empty where a multicast packet that is sent on loopback comes back on loopback, as mDNS needs."""
+    group, token = "224.0.0.251", b"edgeswarm test"
+    try:
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+        ):
+            receiver.bind(("", 0))
+            membership = socket.inet_aton(group) + socket.inet_aton("127.0.0.1")
+            receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+            receiver.settimeout(2)
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+            sender.sendto(token, (group, receiver.getsockname()[1]))
+            return "" if receiver.recv(100) == token else "another program's packet came"
+    except OSError as error:
+        return f"multicast doesn't work on loopback here: {error}"
+
+
+@pytest.fixture
+def multicast() -> None:
+    if reason := why_no_multicast():
+        pytest.skip(reason)
+
+
+def ignore(_warning: str) -> None:
+    """For an announcement whose warnings a test doesn't look at."""
+
+
+@contextlib.contextmanager
+def announced(
+    node_id: str, port: int, *, fingerprint: str = FINGERPRINT, warnings: list[str] | None = None
+) -> Iterator[Advertiser]:
+    advertiser = Advertiser(
+        node_id=node_id,
+        port=port,
+        fingerprint=fingerprint,
+        protocol_version=3,
+        interfaces=LOOPBACK,
+        warn=ignore if warnings is None else warnings.append,
+    )
+    advertiser.start()
+    try:
+        yield advertiser
+    finally:
+        advertiser.stop()
+
+
+def find(count: int, *, fingerprint: str = FINGERPRINT) -> list[FoundAgent]:
+    def enough(agents: Sequence[FoundAgent]) -> bool:
+        return len(agents) >= count
+
+    return find_agents(fingerprint, timeout_seconds=PATIENCE_SECONDS, interfaces=LOOPBACK, enough=enough)
+
+
+# --- on the network ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("multicast")
+def test_two_agents_of_one_machine_are_both_found_and_another_clusters_is_not() -> None:
+    with (
+        announced(FIRST, 7001) as a,
+        announced(SECOND, 7002) as b,
+        announced(ALIEN, 7003, fingerprint=secrets.token_hex(32)) as c,
+    ):
+        assert all(advertiser.wait_until_announced(PATIENCE_SECONDS) for advertiser in (a, b, c))
+        found = find(2)
+        assert found == [
+            FoundAgent(node_id=FIRST, addresses=("127.0.0.1",), port=7001, protocol_version=3),
+            FoundAgent(node_id=SECOND, addresses=("127.0.0.1",), port=7002, protocol_version=3),
+        ]
+        assert found[0].targets() == ("127.0.0.1:7001",)
+        assert duplicated_node_ids(found) == {}
+    assert find_agents(FINGERPRINT, timeout_seconds=0.5, interfaces=LOOPBACK) == []  # they said goodbye
+
+
+@pytest.mark.usefixtures("multicast")
+def test_a_cloned_node_id_is_found_at_both_places() -> None:
+    with announced(FIRST, 7001) as original, announced(FIRST, 7002) as clone:
+        assert original.wait_until_announced(PATIENCE_SECONDS)
+        assert clone.wait_until_announced(PATIENCE_SECONDS)
+        duplicates = duplicated_node_ids(find(2))
+    assert [agent.port for agent in duplicates[FIRST]] == [7001, 7002]
+
+
+def test_an_interface_that_is_not_there_is_a_warning() -> None:
+    warnings: list[str] = []
+    assert find_agents(FINGERPRINT, timeout_seconds=5, interfaces=("nope0",), warn=warnings.append) == []
+    advertiser = Advertiser(
+        node_id=FIRST,
+        port=1,
+        fingerprint=FINGERPRINT,
+        protocol_version=1,
+        interfaces=("nope0",),
+        warn=warnings.append,
+        check_seconds=0.01,
+    )
+    advertiser.start()
+    assert not advertiser.wait_until_announced(0.1)
+    advertiser.stop()
+    assert warnings == ["mDNS is off: this machine has no IPv4 address on nope0."] * 2  # each said it once
+
+
+@pytest.mark.usefixtures("multicast")
+def test_an_address_that_comes_late_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    present: list[InterfaceAddress] = []
+    monkeypatch.setattr("edgeswarm.discovery.interface_addresses", lambda: list(present))
+    warnings: list[str] = []
+    advertiser = Advertiser(
+        node_id=FIRST,
+        port=7001,
+        fingerprint=FINGERPRINT,
+        protocol_version=1,
+        interfaces=LOOPBACK,
+        warn=warnings.append,
+        check_seconds=0.05,
+    )
+    advertiser.start()
+    try:
+        assert not advertiser.wait_until_announced(0.2)
+        present.append(InterfaceAddress("lo", "127.0.0.1"))
+        assert advertiser.wait_until_announced(PATIENCE_SECONDS)
+        assert [agent.node_id for agent in find(1)] == [FIRST]
+    finally:
+        advertiser.stop()
+    assert len(warnings) == 1
+
+
+# --- interfaces -------------------------------------------------------------------------------------------------------
+
+MACHINE = [
+    InterfaceAddress("lo", "127.0.0.1"),
+    InterfaceAddress("docker0", "172.17.0.1"),
+    InterfaceAddress("br-0f1e2d3c4b5a", "172.18.0.1"),
+    InterfaceAddress("veth12ab", "169.254.1.1"),
+    InterfaceAddress("l4tbr0", "192.168.55.1"),
+    InterfaceAddress("usb0", "192.168.55.2"),
+    InterfaceAddress("tailscale0", "100.64.0.1"),
+    InterfaceAddress("tun0", "10.8.0.1"),
+    InterfaceAddress("br0", "10.0.0.5"),
+    InterfaceAddress("enP8p1s0", "192.168.1.20"),
+    InterfaceAddress("wlan0", "192.168.1.21"),
+]
+
+
+def test_by_itself_it_takes_the_lans_alone() -> None:
+    assert choose_addresses(MACHINE) == ("10.0.0.5", "192.168.1.20", "192.168.1.21")
+
+
+def test_a_list_is_taken_as_it_is() -> None:
+    assert choose_addresses(MACHINE, ("lo",)) == ("127.0.0.1",)
+    assert choose_addresses(MACHINE, ("tun0", "192.168.1.21")) == ("10.8.0.1", "192.168.1.21")
+    assert choose_addresses(MACHINE, ("eth9",)) == ()
+
+
+def test_this_machine_has_loopback() -> None:
+    assert InterfaceAddress("lo", "127.0.0.1") in interface_addresses()
+
+
+# --- remembering ------------------------------------------------------------------------------------------------------
+
+
+def test_addresses_are_remembered_and_forgotten(tmp_path: Path) -> None:
+    known = KnownAgents(tmp_path)
+    assert known.load() == {}
+    known.remember(SECOND, ["10.0.0.6:7600"])
+    known.remember(FIRST, ["10.0.0.5:7600", "10.1.0.5:7600"])
+    known.remember(FIRST, ["10.1.0.5:7600"])
+    assert KnownAgents(tmp_path).load() == {FIRST: ("10.1.0.5:7600",), SECOND: ("10.0.0.6:7600",)}
+    known.forget(SECOND)
+    known.forget(SECOND)
+    assert list(known.load()) == [FIRST]
