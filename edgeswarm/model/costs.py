@@ -1,0 +1,164 @@
+"""What each layer costs: FLOPs, and the bytes that wait for the backward pass.
+
+Everything runs under fake tensors: shapes without memory. FlopCounterMode counts the backward of a grouped convolution once
+for each group, and CPU attention not at all; both are put right here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
+
+from .layer_graph import Layer, LayerGraph
+from .signature import signature
+from .stage import StageModule
+from .stage_graph import StageGraph
+from .values import LiveValue, TensorSpec
+
+#: Costs for one sample are the slope between these batch sizes, so that what doesn't grow with the batch stays out.
+_BATCHES = (4, 12)
+
+
+def with_costs(graph: LayerGraph) -> LayerGraph:
+    """The graph with gradients, signatures, FLOPs and saved bytes filled in."""
+    graph = _with_gradients(graph)
+    saved = [_saved_bytes(graph, batch) for batch in _BATCHES]
+    flops: dict[str, tuple[int, int]] = {}
+    layers: list[Layer] = []
+    for layer in graph.layers:
+        stage = graph.stage(layer.index, layer.index + 1)
+        mark = signature(stage)
+        if mark not in flops:
+            flops[mark] = _flops_per_sample(stage)
+        forward, backward = flops[mark]
+        layers.append(
+            dataclasses.replace(
+                layer,
+                signature=mark,
+                flops_forward=forward,
+                flops_backward=backward,
+                saved_bytes=_slope(saved[0][layer.index], saved[1][layer.index]),
+            )
+        )
+    return dataclasses.replace(graph, layers=tuple(layers))
+
+
+def _with_gradients(graph: LayerGraph) -> LayerGraph:
+    """Marks the live values that really need a gradient when the graph runs."""
+    needing: set[str] = set()
+    with FakeTensorMode():
+        stage = graph.stage(0, len(graph.layers))
+        module, inputs = _fake(stage, _BATCHES[0])
+        for _, values in module.walk(_BATCHES[0], inputs, draw=None):
+            needing.update(name for name, value in values.items() if _needs_gradient(value))
+    cuts = tuple(
+        tuple(dataclasses.replace(value, requires_grad=value.name in needing) for value in cut) for cut in graph.cuts
+    )
+    return dataclasses.replace(graph, cuts=cuts)
+
+
+def _needs_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _fake(stage: StageGraph, batch: int) -> tuple[StageModule, list[torch.Tensor]]:
+    tensors = {spec.name: _fake_tensor(spec.shape, spec) for spec in stage.tensors}
+    inputs = [_fake_tensor(value.with_batch(batch), value) for value in stage.inputs]
+    for value, tensor in zip(stage.inputs, inputs, strict=True):
+        tensor.requires_grad_(value.requires_grad)
+    return StageModule(stage, tensors), inputs
+
+
+def _fake_tensor(shape: tuple[int, ...], described: LiveValue | TensorSpec) -> torch.Tensor:
+    return torch.empty(shape, dtype=getattr(torch, described.dtype))
+
+
+def _saved_bytes(graph: LayerGraph, batch: int) -> list[int]:
+    """Bytes that each layer keeps for the backward pass, each storage counted in the first layer that keeps it."""
+    with FakeTensorMode():
+        module, inputs = _fake(graph.stage(0, len(graph.layers)), batch)
+        held: Mapping[str, torch.Tensor] = {**module.parameters, **module.buffers, **module.constants}
+        counted = {tensor.untyped_storage()._cdata for tensor in held.values()}
+        kept: list[torch.Tensor] = []  # a freed storage's address would come again
+        saved = [0] * len(graph.layers)
+        layer = 0
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in counted:
+                counted.add(storage._cdata)
+                kept.append(tensor)
+                saved[layer] += storage.nbytes()
+            return tensor
+
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            for finished, values in module.walk(batch, inputs, draw=None):
+                layer = finished + 1
+                kept.extend(value for value in values.values() if isinstance(value, torch.Tensor))
+    return saved
+
+
+def _flops_per_sample(stage: StageGraph) -> tuple[int, int]:
+    small, large = (_flops(stage, batch) for batch in _BATCHES)
+    return _slope(small[0], large[0]), _slope(small[1], large[1])
+
+
+def _slope(small: int, large: int) -> int:
+    return max(0, -(-(large - small) // (_BATCHES[1] - _BATCHES[0])))
+
+
+def _flops(stage: StageGraph, batch: int) -> tuple[int, int]:
+    with FakeTensorMode():
+        module, inputs = _fake(stage, batch)
+        with FlopCounterMode(display=False, custom_mapping=_CORRECTIONS) as counter:
+            outputs = module(batch, inputs, draw=None)
+        forward = counter.get_total_flops()
+        roots = [output for output in outputs if output.requires_grad]
+        leaves = [leaf for leaf in (*inputs, *module.parameters.values()) if leaf.requires_grad]
+        if not roots or not leaves:
+            return forward, 0
+        gradients = [torch.ones_like(root) for root in roots]
+        with FlopCounterMode(display=False, custom_mapping=_CORRECTIONS) as counter:
+            torch.autograd.grad(roots, leaves, gradients, allow_unused=True)
+        return forward, counter.get_total_flops()
+
+
+def _convolution_backward(
+    gradient: torch.Tensor, image: torch.Tensor, weight: torch.Tensor, *args: Any, out_val: Any = None, **kwargs: Any
+) -> int:
+    """Each of the gradients for the input and for the weight costs what the forward pass costs."""
+    transposed, mask = args[4], args[7]
+    once = conv_flop_count(list(image.shape), list(weight.shape), list(gradient.shape), transposed=transposed)
+    return int(once) * (int(mask[0]) + int(mask[1]))
+
+
+_convolution_backward._get_raw = True  # type: ignore[attr-defined]
+
+
+def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+
+
+def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
+    return int(sdpa_backward_flop_count(gradient, query, key, value))  # type: ignore[no-untyped-call]
+
+
+def _corrections() -> dict[Any, Callable[..., int]]:
+    aten = torch.ops.aten
+    found: dict[Any, Callable[..., int]] = {aten.convolution_backward: _convolution_backward}
+    for name, count in (
+        ("_scaled_dot_product_flash_attention_for_cpu", _attention),
+        ("_scaled_dot_product_flash_attention_for_cpu_backward", _attention_backward),
+    ):
+        if hasattr(aten, name):
+            found[getattr(aten, name)] = count
+    return found
+
+
+_CORRECTIONS = _corrections()

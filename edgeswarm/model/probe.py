@@ -1,0 +1,46 @@
+"""Made-up tensors for a stage: for timing a layer, and for rehearsing a stage's peak memory before there are weights."""
+
+from __future__ import annotations
+
+import torch
+
+from .stage_graph import StageGraph
+from .values import LiveValue, TensorSpec
+
+
+def random_tensors(
+    stage_graph: StageGraph, *, seed: int, device: torch.device | str = "cpu"
+) -> dict[str, torch.Tensor]:
+    """A tensor for each that the stage holds, by original name, ready for StageModule.
+
+    Parameters are small numbers around 0, other floats are positive (a running variance must be); whole numbers are 0.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return {spec.name: _tensor(spec, generator).to(device) for spec in stage_graph.tensors}
+
+
+def random_inputs(
+    stage_graph: StageGraph, batch: int, *, seed: int, device: torch.device | str = "cpu"
+) -> list[torch.Tensor]:
+    """The stage's inputs for `batch` samples, as leaves that want a gradient where one goes back.
+
+    Floats are drawn from N(0, 1); whole numbers are 0, which is always an index; booleans are true.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return [_input(value, batch, generator).to(device).requires_grad_(value.requires_grad) for value in stage_graph.inputs]
+
+
+def _input(value: LiveValue, batch: int, generator: torch.Generator) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, value.dtype)
+    shape = value.with_batch(batch)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator, dtype=dtype)
+    return torch.ones(shape, dtype=dtype) if dtype == torch.bool else torch.zeros(shape, dtype=dtype)
+
+
+def _tensor(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    if not dtype.is_floating_point:
+        return torch.zeros(spec.shape, dtype=dtype)
+    drawn = torch.randn(spec.shape, generator=generator, dtype=dtype)
+    return drawn * 0.05 if spec.kind == "parameter" else drawn.abs() + 0.5

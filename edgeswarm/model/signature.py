@@ -1,0 +1,37 @@
+"""A layer's signature: layers that compute the same, on the same shapes, have the same one, and so the same cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from .node import map_argument
+from .stage_graph import StageGraph
+
+
+def signature(stage_graph: StageGraph) -> str:
+    """16 hexadecimal digits over operations, arguments, and shapes and dtypes of inputs and tensors; names don't matter."""
+    numbers: dict[str, int] = {}
+    values = []
+    for value in stage_graph.inputs:
+        numbers[value.name] = len(numbers)
+        values.append([value.dtype, value.shape, value.batch_dim, value.requires_grad])
+    tensors = {spec.name: [spec.dtype, spec.shape, spec.kind, spec.trainable] for spec in stage_graph.tensors}
+    seen: dict[str, int] = {}
+
+    def anonymous(kind: str, content: Any) -> Any:
+        if kind == "node":
+            return {"node": numbers[content]}
+        if kind == "tensor":
+            return {"tensor": [seen.setdefault(content, len(seen)), tensors[content]]}
+        return {kind: content}
+
+    nodes = []
+    for node in stage_graph.nodes:
+        kwargs = {key: map_argument(value, anonymous) for key, value in sorted(node.kwargs.items())}
+        nodes.append([node.op, map_argument(node.args, anonymous), kwargs])
+        numbers[node.name] = len(numbers)
+    outputs = [numbers[value.name] for value in stage_graph.outputs]
+    text = json.dumps([values, nodes, outputs, stage_graph.training], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,264 @@
+"""A stage that computes: rebuilt with fx from its graph data, over tensors under their original names.
+
+Needs torch alone: no torch.export, no user's code. Each layer becomes one generated function, so that a halt can be looked at
+between layers:
+
+    inputs -> [layer 3] -> [layer 4] -> [layer 5] -> outputs
+             ^ check_halt ^           ^
+             reseed where the layer draws random numbers
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from .batch_norm import BatchStatistics
+from .draws import DrawKey
+from .node import Node, map_argument
+from .operators import resolve
+from .stage_graph import StageGraph
+from .values import TensorSpec
+
+__all__ = ["DrawKey", "StageModule"]
+
+_LAYOUTS = {"strided": torch.strided}
+
+
+@dataclasses.dataclass(frozen=True)
+class _LayerProgram:
+    """One layer's function: run(batch, *values, *tensors) gives the tuple of `makes`.
+
+    reads: names of values. forgets: those that no later layer reads. tensors: names, or (batch norm, 0 or 1) for the
+    tensors that take its mean and variance.
+    """
+
+    index: int
+    run: Callable[..., tuple[Any, ...]]
+    reads: tuple[str, ...]
+    tensors: tuple[str | tuple[str, int], ...]
+    makes: tuple[str, ...]
+    forgets: tuple[str, ...]
+    is_random: bool
+
+
+class StageModule:
+    """One stage over its tensors.
+
+    tensors: what the graph lists, by original name; a tensor that is on `device` already is used as it is, not copied.
+    parameters, buffers, constants: by original name. Frozen parameters stay frozen.
+    Raises GRAPH_REFUSED for an operation that this torch lacks, ValueError for tensors that don't fit the graph.
+    """
+
+    def __init__(
+        self, stage_graph: StageGraph, tensors: Mapping[str, torch.Tensor], device: torch.device | str = "cpu"
+    ) -> None:
+        self.graph = stage_graph
+        self.device = torch.device(device)
+        self.parameters: dict[str, torch.nn.Parameter] = {}
+        self.buffers: dict[str, torch.Tensor] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+        for spec in stage_graph.tensors:
+            tensor = _checked(spec, tensors).to(self.device)
+            if spec.kind == "parameter":
+                kept = isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad == spec.trainable
+                self.parameters[spec.name] = (
+                    tensor if kept else torch.nn.Parameter(tensor.detach(), requires_grad=spec.trainable)  # type: ignore[assignment]
+                )
+            else:
+                held = self.buffers if spec.kind == "buffer" else self.constants
+                held[spec.name] = tensor.detach()
+        self._statistics: list[BatchStatistics] = []
+        self._programs = _compile(stage_graph, self.device)
+
+    def named_parameters_in_order(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """(original name, parameter) of all that the stage holds, in the model's order."""
+        return list(self.parameters.items())
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The parameter, buffer or constant of this original name."""
+        for held in (self.parameters, self.buffers, self.constants):
+            if name in held:
+                return held[name]
+        raise KeyError(name)
+
+    def forward(
+        self,
+        batch: int,
+        inputs: Sequence[torch.Tensor],
+        *,
+        draw: DrawKey | None,
+        check_halt: Callable[[], None] | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        """The live set after the stage, from the live set before it, for `batch` samples.
+
+        inputs: in the order of graph.inputs, on the stage's device. draw: None leaves torch's generator as it is.
+        check_halt: called before each layer; whatever it raises goes through.
+        """
+        walk = self.walk(batch, inputs, draw=draw, check_halt=check_halt)
+        ((_, values),) = collections.deque(walk, maxlen=1)
+        return tuple(values[value.name] for value in self.graph.outputs)
+
+    __call__ = forward
+
+    def walk(
+        self,
+        batch: int,
+        inputs: Sequence[torch.Tensor],
+        *,
+        draw: DrawKey | None,
+        check_halt: Callable[[], None] | None = None,
+    ) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
+        """`forward` layer by layer: yields (layer just run, the values by name that later layers and the outputs read)."""
+        if len(inputs) != len(self.graph.inputs):
+            raise ValueError(f"the stage takes {len(self.graph.inputs)} inputs and got {len(inputs)}")
+        values: dict[str, Any] = {
+            value.name: tensor for value, tensor in zip(self.graph.inputs, inputs, strict=True)
+        }
+        # New for each call: autograd keeps them for the backward pass, and refuses those that were written to since.
+        scratch = {
+            (batch_norm.name, index): torch.zeros_like(self.buffers[buffer])
+            for batch_norm in self.graph.batch_norms
+            for index, buffer in enumerate((batch_norm.running_mean, batch_norm.running_var))
+        }
+        for program in self._programs:
+            if check_halt is not None:
+                check_halt()
+            if draw is not None and program.is_random:
+                self._seed(draw.seed_of_layer(program.index))
+            tensors = (scratch[key] if isinstance(key, tuple) else self.tensor(key) for key in program.tensors)
+            made = program.run(batch, *(values[name] for name in program.reads), *tensors)
+            values.update(zip(program.makes, made, strict=True))
+            del made
+            for name in program.forgets:
+                del values[name]
+            if program.index == self.graph.end_layer - 1:
+                self._statistics = self._read_statistics(batch, scratch)
+            yield program.index, values
+
+    def take_batch_statistics(self) -> list[BatchStatistics]:
+        """Mean and variance of each training batch norm in the forward pass just run; empty when taken before."""
+        statistics, self._statistics = self._statistics, []
+        return statistics
+
+    def _read_statistics(self, batch: int, scratch: Mapping[tuple[str, int], torch.Tensor]) -> list[BatchStatistics]:
+        return [
+            BatchStatistics(
+                name=batch_norm.name,
+                count=batch * batch_norm.elements_per_sample,
+                mean=scratch[batch_norm.name, 0],
+                variance_unbiased=scratch[batch_norm.name, 1],
+            )
+            for batch_norm in self.graph.batch_norms
+        ]
+
+    def _seed(self, seed: int) -> None:
+        if self.device.type == "cuda":
+            with torch.cuda.device(self.device):
+                torch.cuda.manual_seed(seed)
+        else:
+            torch.default_generator.manual_seed(seed)
+
+
+def _checked(spec: TensorSpec, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    if spec.name not in tensors:
+        raise ValueError(f"the stage's tensor {spec.name!r} is missing")
+    tensor = tensors[spec.name]
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tuple(tensor.shape) != spec.shape or dtype != spec.dtype:
+        raise ValueError(
+            f"the tensor {spec.name!r} is {dtype} {tuple(tensor.shape)}; the graph wants {spec.dtype} {spec.shape}"
+        )
+    return tensor
+
+
+def _compile(graph: StageGraph, device: torch.device) -> list[_LayerProgram]:
+    layers: dict[int, list[Node]] = {index: [] for index in range(graph.first_layer, graph.end_layer)}
+    for node in graph.nodes:
+        assert node.layer is not None
+        layers[node.layer].append(node)
+    last_use = {name: index for index, nodes in layers.items() for node in nodes for name in node.reads}
+    last_use |= {value.name: graph.end_layer for value in graph.outputs}
+    scratch = {batch_norm.name for batch_norm in graph.batch_norms}
+    alive = {value.name for value in graph.inputs}
+    programs = []
+    for index, nodes in layers.items():
+        program = _compile_layer(index, nodes, last_use, scratch, device)
+        alive.update(program.makes)
+        forgets = tuple(sorted(name for name in alive if last_use.get(name, -1) <= index))
+        alive.difference_update(forgets)
+        programs.append(dataclasses.replace(program, forgets=forgets))
+    return programs
+
+
+def _compile_layer(
+    index: int, nodes: list[Node], last_use: Mapping[str, int], scratch: set[str], device: torch.device
+) -> _LayerProgram:
+    graph = fx.Graph()
+    made = {node.name for node in nodes}
+    reads = tuple(dict.fromkeys(name for node in nodes for name in node.reads if name not in made))
+    batch = graph.placeholder("batch")
+    values = {name: graph.placeholder(name) for name in reads}
+    held: dict[str | tuple[str, int], fx.Node] = {}
+    batches: dict[tuple[int, int], fx.Node] = {(1, 0): batch}
+    # Placeholders go before the calls: tensors are gathered first.
+    for node in nodes:
+        for tensor in _tensor_places(node, scratch):
+            if tensor not in held:
+                held[tensor] = graph.placeholder(f"tensor_{len(held)}")
+
+    def size(multiple: int, extra: int) -> fx.Node:
+        if (multiple, extra) not in batches:
+            product = batch if multiple == 1 else graph.call_function(operator.mul, (batch, multiple))
+            batches[multiple, extra] = product if extra == 0 else graph.call_function(operator.add, (product, extra))
+        return batches[multiple, extra]
+
+    def place(kind: str, content: Any) -> Any:
+        if kind == "node":
+            return values[content]
+        if kind == "tensor":
+            return held[content]
+        if kind == "batch":
+            return size(*content)
+        if kind == "device":
+            return device if content == "stage" else torch.device(content)
+        if kind == "float":
+            return float(content)
+        if kind == "layout":
+            return _LAYOUTS[content]
+        return getattr(torch, content)  # dtype or memory_format, checked against lists of names
+
+    for node in nodes:
+        if node.name not in scratch:
+            args = map_argument(node.args, place)
+        else:
+            # Momentum 1 over zeros leaves exactly this micro-batch's mean and unbiased variance in the scratch.
+            before, after = map_argument(node.args[:3], place), map_argument(node.args[7:], place)
+            args = [*before, held[node.name, 0], held[node.name, 1], True, 1.0, *after]
+        kwargs = {key: map_argument(value, place) for key, value in node.kwargs.items()}
+        values[node.name] = graph.create_node("call_function", resolve(node.op), tuple(args), kwargs, name=node.name)
+    makes = tuple(node.name for node in nodes if last_use.get(node.name, -1) > index)
+    graph.output(tuple(values[name] for name in makes))
+    run = fx.GraphModule(torch.nn.Module(), graph).forward
+    return _LayerProgram(
+        index=index,
+        run=run,
+        reads=reads,
+        tensors=tuple(held),
+        makes=makes,
+        forgets=(),
+        is_random=any(node.is_random for node in nodes),
+    )
+
+
+def _tensor_places(node: Node, scratch: set[str]) -> list[str | tuple[str, int]]:
+    if node.name not in scratch:
+        return list(node.tensors)
+    replaced = {node.args[3]["tensor"], node.args[4]["tensor"]}
+    return [*(name for name in node.tensors if name not in replaced), (node.name, 0), (node.name, 1)]

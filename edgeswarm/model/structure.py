@@ -1,0 +1,127 @@
+"""The nesting of a model's arguments and of what it returns, as JSON, so that a stage elsewhere can build it again.
+
+    {"value": 2}                       the third tensor
+    {"constant": 0.5}                  a number, text, true, false or null that the model returns as it is
+    {"list": [..]}  {"tuple": [..]}    nested
+    {"dict": [[key, ..], ..]}          a dict, in its order
+    {"record": ["Output", [[key, ..], ..]]}   a named tuple, or an output class with named fields
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from .checked_json import MAXIMUM_NESTING, refuse
+
+_MAXIMUM_DEPTH = 4 * MAXIMUM_NESTING
+
+
+class Record(dict[str, Any]):
+    """What stands for a user's output class: fields by attribute, by key, and by index as a tuple has them."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, int | slice):
+            return tuple(self.values())[key]
+        return super().__getitem__(key)
+
+
+def describe(value: Any, leaf: Any) -> dict[str, Any]:
+    """The structure of a nested value; `leaf(item)` gives the JSON of whatever is not a container."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        pairs: Iterable[tuple[Any, Any]] = zip(value._fields, value, strict=True)
+        return {"record": [type(value).__name__, [[key, describe(item, leaf)] for key, item in pairs]]}
+    if isinstance(value, tuple):
+        return {"tuple": [describe(item, leaf) for item in value]}
+    if isinstance(value, list):
+        return {"list": [describe(item, leaf) for item in value]}
+    if isinstance(value, Mapping):
+        pairs_json = [[key, describe(item, leaf)] for key, item in value.items()]
+        if type(value) is dict or type(value).__name__ == "OrderedDict":
+            return {"dict": pairs_json}
+        return {"record": [type(value).__name__, pairs_json]}
+    described: dict[str, Any] = leaf(value)
+    return described
+
+
+def flatten(structure: Mapping[str, Any], value: Any) -> list[Any]:
+    """The tensors of a value that has this structure, in the order of the graph's inputs.
+
+    Raises ValueError that says where the value differs.
+    """
+    found: dict[int, Any] = {}
+    for index, item in _walk(structure, value, "the model's input"):
+        found[index] = item
+    return [found[index] for index in sorted(found)]
+
+
+def unflatten(structure: Mapping[str, Any], values: Sequence[Any]) -> Any:
+    """The nested value with `values` in the places of its tensors."""
+    kind, content = next(iter(structure.items()))
+    if kind == "value":
+        return values[content]
+    if kind == "constant":
+        return content
+    if kind == "dict":
+        return {key: unflatten(item, values) for key, item in content}
+    if kind == "record":
+        return Record((key, unflatten(item, values)) for key, item in content[1])
+    items = [unflatten(item, values) for item in content]
+    return tuple(items) if kind == "tuple" else items
+
+
+def check_structure(structure: object, values: int, depth: int = 0) -> dict[str, Any]:
+    """The structure, if it is one and names only the first `values` tensors. Raises GRAPH_REFUSED."""
+    if depth > _MAXIMUM_DEPTH:
+        raise refuse("the structure of its values is nested too deeply")
+    if not isinstance(structure, dict) or len(structure) != 1:
+        raise refuse("the structure of its values is not understood")
+    ((kind, content),) = structure.items()
+    if kind == "value":
+        fine = isinstance(content, int) and not isinstance(content, bool) and 0 <= content < values
+    elif kind == "constant":
+        fine = content is None or isinstance(content, bool | int | float | str)
+    elif kind in ("list", "tuple"):
+        fine = isinstance(content, list)
+        for item in content if fine else ():
+            check_structure(item, values, depth + 1)
+    elif kind in ("dict", "record"):
+        if kind == "record" and isinstance(content, list) and len(content) == 2 and isinstance(content[0], str):
+            content = content[1]
+        fine = isinstance(content, list) and all(
+            isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str | int) for pair in content
+        )
+        for pair in content if fine else ():
+            check_structure(pair[1], values, depth + 1)
+    else:
+        fine = False
+    if not fine:
+        raise refuse("the structure of its values is not understood")
+    return structure
+
+
+def _walk(structure: Mapping[str, Any], value: Any, where: str) -> Iterator[tuple[int, Any]]:
+    kind, content = next(iter(structure.items()))
+    if kind == "value":
+        yield content, value
+    elif kind in ("dict", "record"):
+        pairs = content if kind == "dict" else content[1]
+        for key, item in pairs:
+            if isinstance(value, Mapping) and key in value:
+                part = value[key]
+            elif kind == "record" and hasattr(value, str(key)):
+                part = getattr(value, str(key))
+            else:
+                raise ValueError(f"{where} has no {key!r}")
+            yield from _walk(item, part, f"{where}[{key!r}]")
+    elif kind in ("list", "tuple"):
+        if not isinstance(value, list | tuple) or len(value) != len(content):
+            raise ValueError(f"{where} is not a sequence of {len(content)} items")
+        for index, (item, part) in enumerate(zip(content, value, strict=True)):
+            yield from _walk(item, part, f"{where}[{index}]")

@@ -1,0 +1,108 @@
+"""A pipeline in one process: stages chained as workers chain them, to compare with the plain model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgeswarm.model.batch_norm import BatchNormMerger
+from edgeswarm.model.draws import DrawKey
+from edgeswarm.model.export import ExportedModel
+from edgeswarm.model.layer_graph import LayerGraph
+from edgeswarm.model.stage import StageModule
+from edgeswarm.model.stage_graph import StageGraph
+from edgeswarm.model.structure import flatten, unflatten
+
+
+def bounds(graph: LayerGraph, stages: int) -> list[tuple[int, int]]:
+    """About equal numbers of layers for so many stages."""
+    ends = [round(index * len(graph.layers) / stages) for index in range(stages + 1)]
+    return list(itertools.pairwise(ends))
+
+
+def all_tensors(model: nn.Module, exported: ExportedModel) -> dict[str, Tensor]:
+    """The model's tensors as copies, by canonical name."""
+    state: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers()), **exported.constants}
+    return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+class Pipeline:
+    """Stages that went through JSON, over copies of the model's tensors.
+
+    Values go over each cut as contiguous leaves without history, as they come from a network.
+    """
+
+    def __init__(
+        self, exported: ExportedModel, tensors: Mapping[str, Tensor], stages: Sequence[tuple[int, int]]
+    ) -> None:
+        self.graph = exported.layer_graph
+        self.modules = [
+            StageModule(
+                StageGraph.from_json(self.graph.stage(first, end).to_json()),
+                {name: tensor.clone() for name, tensor in tensors.items()},
+            )
+            for first, end in stages
+        ]
+        self.mergers = [BatchNormMerger(module.graph.batch_norms, module.buffers) for module in self.modules]
+        self._passes: list[tuple[list[Tensor], tuple[Tensor, ...]]] = []
+
+    def forward(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        batch: int,
+        draw: DrawKey | None = None,
+    ) -> Any:
+        """What the model returns, made of leaves; call `backward` after giving them gradients."""
+        self._passes = []
+        live: list[Tensor] = flatten(self.graph.input_structure, (args, kwargs or {}))
+        for module, merger in zip(self.modules, self.mergers, strict=True):
+            leaves = _leaves(live, module.graph.inputs)
+            outputs = module.forward(batch, leaves, draw=draw)
+            for value, output in zip(module.graph.outputs, outputs, strict=True):
+                assert value.requires_grad == output.requires_grad, value
+                if value.batch_dim >= 0:
+                    assert tuple(output.shape) == value.with_batch(batch)
+            merger.add(module.take_batch_statistics())
+            self._passes.append((leaves, outputs))
+            live = list(outputs)
+        self.outputs = _leaves(live, self.modules[-1].graph.outputs)
+        return unflatten(self.graph.output_structure, self.outputs)
+
+    def backward(self) -> None:
+        gradients = [output.grad for output in self.outputs]
+        for leaves, outputs in reversed(self._passes):
+            pairs = [
+                (output, gradient)
+                for output, gradient in zip(outputs, gradients, strict=True)
+                if output.requires_grad and gradient is not None
+            ]
+            if pairs:
+                torch.autograd.backward([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+            gradients = [leaf.grad for leaf in leaves]
+        for merger in self.mergers:
+            merger.apply(merger.to_vector())
+
+    def gradients(self) -> dict[str, Tensor]:
+        """By name; those of tied weights are summed over the stages that hold them."""
+        found: dict[str, Tensor] = {}
+        for module in reversed(self.modules):
+            for name, parameter in module.named_parameters_in_order():
+                if parameter.grad is not None:
+                    found[name] = found[name] + parameter.grad if name in found else parameter.grad
+        return found
+
+    def buffers(self) -> dict[str, Tensor]:
+        return {name: tensor for module in self.modules for name, tensor in module.buffers.items()}
+
+
+def _leaves(tensors: Sequence[Tensor], values: Sequence[Any]) -> list[Tensor]:
+    return [
+        tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_(value.requires_grad)
+        for tensor, value in zip(tensors, values, strict=True)
+    ]

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from edgeswarm.model.batch_norm import BatchNormMerger
+from edgeswarm.model.export import export_model
+from edgeswarm.model.stage import StageModule
+
+
+def _model(momentum: float | None) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, momentum=momentum))
+
+
+def _stage(model: nn.Module) -> StageModule:
+    graph = export_model(model, (torch.randn(4, 2, 6, 6),)).layer_graph
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    return StageModule(graph.stage(0, len(graph.layers)), copies)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_micro_batches_and_replicas_count_as_one_batch(momentum: float | None) -> None:
+    """Unequal shares of unequal micro-batches on two replicas: the statistics of the whole mini-batch, momentum once a round."""
+    torch.manual_seed(0)
+    model = _model(momentum).train().double()
+    torch.nn.init.constant_(model[1].running_mean, 40.0)  # type: ignore[index]
+    plain = copy.deepcopy(model)
+    torch.set_default_dtype(torch.float64)
+    try:
+        replicas = [_stage(model), _stage(model)]
+        mergers = [BatchNormMerger(replica.graph.batch_norms, replica.buffers) for replica in replicas]
+        for _ in range(3):
+            samples = torch.randn(9, 2, 6, 6) * 3 + 100
+            plain(samples)
+            for replica, merger, shares in zip(replicas, mergers, [(0, 2, 5), (5, 8, 9)], strict=True):
+                for first, end in itertools.pairwise(shares):
+                    replica.forward(end - first, [samples[first:end]], draw=None)
+                    merger.add(replica.take_batch_statistics())
+                    assert replica.take_batch_statistics() == []
+            total = mergers[0].to_vector() + mergers[1].to_vector()
+            assert total.shape == (mergers[0].elements,)
+            for merger in mergers:
+                merger.apply(total)
+                assert not merger.to_vector().any()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for name, expected in plain.named_buffers():
+        assert torch.equal(replicas[0].buffers[name], replicas[1].buffers[name])
+        torch.testing.assert_close(replicas[0].buffers[name], expected, rtol=1e-12, atol=0)
+
+
+def test_a_round_without_samples_moves_nothing() -> None:
+    module = _stage(_model(0.1))
+    before = {name: tensor.clone() for name, tensor in module.buffers.items()}
+    merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
+    merger.apply(merger.to_vector())
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.buffers.items())
+
+
+def test_sums_of_another_stage_are_refused() -> None:
+    module = _stage(_model(0.1))
+    merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
+    with pytest.raises(ValueError, match="wanted float64"):
+        merger.apply(torch.zeros(3, dtype=torch.float64))
+
+
+class _Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.norm = nn.BatchNorm1d(5)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        twice: torch.Tensor = self.norm(self.second(self.norm(self.first(values))))
+        return twice
+
+
+def test_a_batch_norm_used_twice_moves_twice() -> None:
+    torch.manual_seed(0)
+    model = _Twice().train()
+    graph = export_model(model, (torch.randn(4, 5),)).layer_graph
+    assert graph.holders["norm.running_mean"] == (1,)  # its statistics live in one place
+    module = StageModule(
+        graph.stage(0, 2), {**dict(model.named_parameters()), **{name: b.clone() for name, b in model.named_buffers()}}
+    )
+    merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
+    samples = torch.randn(8, 5)
+    model(samples)
+    module.forward(8, [samples], draw=None)
+    merger.add(module.take_batch_statistics())
+    merger.apply(merger.to_vector())
+    for name, expected in model.named_buffers():
+        torch.testing.assert_close(module.buffers[name], expected)
+
+
+def test_export_leaves_the_model_as_it_was() -> None:
+    model = _model(None).train()
+    before = copy.deepcopy(model.state_dict())
+    export_model(model, (torch.randn(4, 2, 6, 6),))
+    assert model[1].momentum is None  # type: ignore[index]
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from edgeswarm.model.export import export_model
+
+from .examples import example
+
+
+def test_flops_of_a_grouped_convolution_count_each_group_once() -> None:
+    model = nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False) for _ in range(2)))
+    first, second = export_model(model, (torch.randn(4, 8, 5, 5),)).layer_graph.layers
+    forward = 2 * 8 * 5 * 5 * 9
+    assert first.flops_forward == second.flops_forward == forward
+    assert first.flops_backward == forward  # the input needs no gradient
+    assert second.flops_backward == 2 * forward
+
+
+def test_flops_of_attention_are_counted() -> None:
+    layers = {layer.name: layer for layer in example("gpt").exported.layer_graph.layers}
+    attention = layers["blocks.0.attention"]
+    assert attention.flops_forward == 2 * 2 * 4 * 16 * 16 * 8  # two products, 4 heads, 16 by 16 tokens, 8 wide
+    assert attention.flops_backward == 5 * attention.flops_forward // 2  # the scores are computed again
+
+
+@pytest.mark.parametrize("name", ["digits", "mobilenet", "gpt", "unet"])
+def test_saved_bytes_are_those_that_a_real_run_keeps(name: str) -> None:
+    given = example(name)
+    model = copy.deepcopy(given.model)
+    own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    seen: dict[int, int] = {}
+    kept = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+            kept.append(tensor)
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(*given.batch(16))
+    counted = 16 * sum(layer.saved_bytes for layer in given.exported.layer_graph.layers)
+    assert counted == pytest.approx(sum(seen.values()), rel=0.03)

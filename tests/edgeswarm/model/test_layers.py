@@ -1,0 +1,154 @@
+"""How models fall into layers, and what the layers say of themselves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from edgeswarm.model.export import export_model, without_memory
+from edgeswarm.model.layer_graph import LayerGraph
+from tests.models import DigitsCNN, SmallGPT
+
+from .examples import EXAMPLES, example
+
+
+@pytest.mark.parametrize(
+    ("name", "fewest", "most"),
+    [("digits", 5, 10), ("mobilenet", 20, 60), ("gpt", 8, 20), ("unet", 5, 10), ("dicts", 5, 12)],
+)
+def test_a_model_has_useful_layers(name: str, fewest: int, most: int) -> None:
+    assert fewest <= len(example(name).exported.layer_graph.layers) <= most
+
+
+def test_layers_are_named_after_modules() -> None:
+    names = [layer.name for layer in example("digits").exported.layer_graph.layers]
+    assert names == ["features.0", "features.3", "features.7", "features.10", "head.0", "head.2"]
+    assert "features.5.conv" in [layer.name for layer in example("mobilenet").exported.layer_graph.layers]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_graph_survives_json(name: str) -> None:
+    graph = example(name).exported.layer_graph
+    assert LayerGraph.from_json(json.dumps(graph.to_json())) == graph
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_tensor_is_held_and_bytes_add_up(name: str) -> None:
+    given = example(name)
+    graph = given.exported.layer_graph
+    model = given.model
+    held = set(graph.holders)
+    assert held == {*dict(model.named_parameters()), *dict(model.named_buffers()), *given.exported.constants}
+    once = {parameter for layer in graph.layers for parameter in layer.parameters}
+    assert sum(graph.tensors[parameter].bytes for parameter in once) == sum(
+        parameter.nbytes for parameter in model.parameters()
+    )
+    for layer, cut in zip(graph.layers, graph.cuts[1:], strict=True):
+        assert layer.output_bytes == sum(value.bytes_per_sample for value in cut)
+        assert len({value.name for value in cut}) == len(cut)
+
+
+def test_tied_weights_are_one_tensor_with_two_holders() -> None:
+    graph = example("gpt").exported.layer_graph
+    assert graph.tensors["embedding.weight"].aliases == ("head.weight",)
+    assert "head.weight" not in graph.tensors
+    assert graph.holders["embedding.weight"] == (0, len(graph.layers) - 1)
+    assert graph.holders["position.weight"] == (0,)  # what depends on no input is computed where it is needed
+
+
+def test_skips_cross_every_cut_between_their_ends() -> None:
+    graph = example("unet").exported.layer_graph
+    assert [len(cut) for cut in graph.cuts] == [1, 1, 2, 3, 3, 2, 1, 1]
+
+
+def test_what_needs_no_gradient_says_so() -> None:
+    graph = example("dicts").exported.layer_graph
+    kinds = {(value.dtype, value.requires_grad) for cut in graph.cuts[1:-1] for value in cut}
+    assert kinds == {("float32", True), ("int64", False), ("bool", False)}
+    assert not any(value.requires_grad for value in graph.cuts[0])
+
+
+def test_repeated_blocks_have_one_signature() -> None:
+    graph = example("mobilenet").exported.layer_graph
+    by_name = {layer.name: layer for layer in graph.layers}
+    assert by_name["features.9.conv"].signature == by_name["features.10.conv"].signature
+    assert by_name["features.9.conv"].signature != by_name["features.5.conv"].signature
+    gpt = example("gpt").exported.layer_graph
+    assert len({layer.signature for layer in gpt.layers}) < len(gpt.layers)
+
+
+def test_a_signature_knows_gradients_and_sizes() -> None:
+    def signatures(width: int, *, frozen: bool) -> list[str]:
+        model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 4), nn.Linear(4, 4))
+        model[0].requires_grad_(not frozen)
+        layers = export_model(model, (torch.randn(4, 4),)).layer_graph.layers
+        return [layer.signature for layer in layers]
+
+    plain = signatures(6, frozen=False)
+    assert signatures(6, frozen=False) == plain
+    assert not set(signatures(7, frozen=False)[:2]) & set(plain)
+    # After a frozen layer no gradient goes back: cheaper, so another signature.
+    assert signatures(6, frozen=True)[:2] != plain[:2]
+
+
+def test_batch_norm_over_one_position_needs_two_samples() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4))
+    graph = export_model(model, (torch.randn(4, 4),)).layer_graph
+    assert [layer.least_batch for layer in graph.layers] == [2, 1]
+    assert graph.least_batch(0, 2) == 2
+    assert all(layer.least_batch == 1 for layer in example("digits").exported.layer_graph.layers)
+    assert export_model(model.eval(), (torch.randn(4, 4),)).layer_graph.least_batch(0, 2) == 1
+
+
+class _ScalarBetween(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        first = self.first(values)
+        mean = first.mean()
+        second = self.second(first)
+        last: torch.Tensor = self.third(second)
+        return torch.add(last, mean)
+
+
+def test_what_has_no_batch_dimension_never_crosses() -> None:
+    graph = export_model(_ScalarBetween(), (torch.randn(4, 4),)).layer_graph
+    assert [layer.name for layer in graph.layers] == ["first", "second"]
+    assert all(value.batch_dim >= 0 for cut in graph.cuts for value in cut)
+
+
+class _SequenceFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        turned = self.first(values.transpose(0, 1))
+        back: torch.Tensor = self.second(turned).transpose(0, 1)
+        return back
+
+
+def test_the_batch_may_be_any_dimension() -> None:
+    graph = export_model(_SequenceFirst(), (torch.randn(4, 3, 4),)).layer_graph
+    (value,) = graph.cuts[1]
+    assert value.shape == (3, -1, 4)
+    assert value.batch_dim == 1
+    assert value.with_batch(5) == (3, 5, 4)
+
+
+@pytest.mark.parametrize("name", ["digits", "gpt"])
+def test_a_model_without_memory_gives_the_same_graph(name: str) -> None:
+    with without_memory():
+        model = {"digits": DigitsCNN, "gpt": SmallGPT}[name]()
+    exported = export_model(model, example(name).batch(4))
+    assert exported.layer_graph == example(name).exported.layer_graph
+
+
+def test_a_stage_that_is_not_there_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="layers 3 to 3"):
+        example("digits").exported.layer_graph.stage(3, 3)
