@@ -1,0 +1,94 @@
+"""Fetching what is bigger than one message from whoever holds it: a layer's state, samples.
+
+A request is one protobuf message, the answer a stream of raw bytes: the parts of one file in order, nothing between.
+
+    worker  --- FetchLayerRequest -->  holder
+            <-- 512 KiB, 512 KiB, ..., rest ---
+
+Raw bytes, since a `bytes` field of a protobuf message costs two more copies.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+
+from ..errors import EdgeswarmError, ErrorCode
+
+FETCH_LAYER = "/edgeswarm.wire.v1.Layers/Fetch"
+FETCH_SAMPLES = "/edgeswarm.wire.v1.Samples/Fetch"
+SEND_TENSORS = "/edgeswarm.wire.v1.Tensors/Send"
+
+CHUNK_BYTES = 512 * 1024
+# More than the state of any layer that a small computer holds; less than what would end its memory by accident.
+LARGEST_BLOB_BYTES = 8 * 1024**3
+
+
+class SamplePart(enum.IntEnum):
+    """Which part of an item (inputs, targets) is wanted. The numbers are those of data.proto."""
+
+    BOTH = 0
+    INPUTS = 1
+    TARGETS = 2
+
+
+class Message(Protocol):
+    """A protobuf message, as far as it matters here."""
+
+    def SerializeToString(self) -> bytes: ...
+
+
+def serve_blob(data: bytes | bytearray | memoryview, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """The messages that carry `data`: the answer of a raw unary-stream handler."""
+    view = memoryview(data).cast("B")
+    for start in range(0, len(view), chunk_bytes):
+        yield bytes(view[start : start + chunk_bytes])
+
+
+def serve_file(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """The messages that carry a file, which never lies in memory as a whole. Raises OSError where it can't be read."""
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(chunk_bytes):
+            yield chunk
+
+
+def fetch_blob(
+    channel: grpc.Channel,
+    method: str,
+    request: Message,
+    *,
+    timeout_seconds: float,
+    largest_bytes: int = LARGEST_BLOB_BYTES,
+    on_call: Callable[[grpc.Call], object] | None = None,
+) -> bytearray:
+    """Ask a holder and gather its whole answer. `method` is one of the names above.
+
+    on_call: is given the call as soon as it is made, so that another thread can cancel it.
+    Raises grpc.RpcError (the caller knows whom it asked, and turns it into a message that names the device), and
+    EdgeswarmError(LINK_BROKEN) for an answer of more than `largest_bytes`.
+    """
+    ask: grpc.UnaryStreamMultiCallable[Message, bytes] = channel.unary_stream(
+        method, request_serializer=_serialize, response_deserializer=None
+    )
+    call = ask(request, timeout=timeout_seconds)
+    if on_call is not None:
+        on_call(call)
+    blob = bytearray()
+    for chunk in call:
+        if len(blob) + len(chunk) > largest_bytes:
+            call.cancel()
+            raise EdgeswarmError(
+                ErrorCode.LINK_BROKEN,
+                f"The answer to {method} is larger than {largest_bytes} bytes; it was cut off.",
+                "Fetch fewer samples at once, or cut the model into smaller layers.",
+            )
+        blob += chunk
+    return blob
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()

@@ -1,0 +1,139 @@
+"""The one frame format: how a tensor travels between workers. Pure: headers in, headers out.
+
+A frame is one tensor, or a replica's part of one. It is cut into chunks; each chunk is one message of a stream:
+
+    | header, 108 bytes | bytes [offset, offset + n) of the tensor, row-major |
+
+Every chunk carries the whole header, so that chunks of frames of different priority may alternate on one stream.
+What numbers mean for the kinds:
+
+    kind         micro_batch   tensor_index      first_sample, end_sample
+    FORWARD      index         live value        interval of samples within the micro-batch
+    BACKWARD     index         live value        interval of samples within the micro-batch
+    ALL_REDUCE   bucket        step of the ring  chunk of the ring, 0
+    TIED         0: to the owner, 1: back   index of the tied tensor   stage, 0
+    CONTROL      0: up, 1: down, 2: to the replicas   0   0, 0
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MAX_DIMENSIONS = 8
+MAX_FRAME_BYTES = 1 << 32
+CHUNK_BYTES = 256 * 1024
+
+_HEADER = struct.Struct(f"<BBBxIIIIIIQQ{MAX_DIMENSIONS}q")
+HEADER_BYTES = _HEADER.size
+
+# The element types that cross the wire: name, bytes of one element. The position is the code in the header.
+DTYPES: tuple[tuple[str, int], ...] = (
+    ("float32", 4),
+    ("float64", 8),
+    ("float16", 2),
+    ("bfloat16", 2),
+    ("int64", 8),
+    ("int32", 4),
+    ("int16", 2),
+    ("int8", 1),
+    ("uint8", 1),
+    ("bool", 1),
+    ("complex64", 8),
+    ("complex128", 16),
+)
+DTYPE_CODES = {name: code for code, (name, _) in enumerate(DTYPES)}
+
+
+class FrameKind(enum.IntEnum):
+    FORWARD = 1
+    BACKWARD = 2
+    ALL_REDUCE = 3
+    TIED = 4
+    CONTROL = 5
+
+
+class EgressClass(enum.IntEnum):
+    """Who goes first where several frames want the same network card; lower goes first.
+
+    Later classes: migration of layers, then backups of snapshots.
+    """
+
+    PIPELINE = 0
+    ALL_REDUCE = 1
+
+
+EGRESS_CLASS = {
+    FrameKind.FORWARD: EgressClass.PIPELINE,
+    FrameKind.BACKWARD: EgressClass.PIPELINE,
+    FrameKind.CONTROL: EgressClass.PIPELINE,
+    FrameKind.ALL_REDUCE: EgressClass.ALL_REDUCE,
+    FrameKind.TIED: EgressClass.ALL_REDUCE,
+}
+
+
+class FrameKey(NamedTuple):
+    """What tells one frame from every other between the same two workers in one epoch."""
+
+    kind: FrameKind
+    round: int
+    micro_batch: int
+    tensor_index: int
+    first_sample: int
+    end_sample: int
+
+
+@dataclass(frozen=True)
+class FrameHeader:
+    """Everything about a chunk but its bytes."""
+
+    key: FrameKey
+    epoch: int
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    total_bytes: int
+
+    def pack(self) -> bytes:
+        dims = self.shape + (0,) * (MAX_DIMENSIONS - len(self.shape))
+        return _HEADER.pack(
+            self.key.kind,
+            DTYPE_CODES[self.dtype],
+            len(self.shape),
+            self.epoch,
+            self.key.round,
+            self.key.micro_batch,
+            self.key.tensor_index,
+            self.key.first_sample,
+            self.key.end_sample,
+            self.offset,
+            self.total_bytes,
+            *dims,
+        )
+
+
+def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a dense tensor."""
+    return math.prod(shape) * DTYPES[DTYPE_CODES[dtype]][1]
+
+
+def unpack_header(message: bytes) -> FrameHeader:
+    """Reads the header at the beginning of a message. Raises ValueError for one that no worker of ours writes."""
+    if len(message) < HEADER_BYTES:
+        raise ValueError(f"a frame of {len(message)} bytes has no header")
+    kind, dtype_code, ndim, epoch, round_number, micro_batch, tensor_index, first, end, offset, total, *dims = (
+        _HEADER.unpack_from(message)
+    )
+    if kind not in FrameKind.__members__.values() or dtype_code >= len(DTYPES) or ndim > MAX_DIMENSIONS:
+        raise ValueError(f"a frame of unknown kind {kind}, element type {dtype_code} or {ndim} dimensions")
+    shape = tuple(dims[:ndim])
+    dtype = DTYPES[dtype_code][0]
+    if min(shape, default=0) < 0 or total != tensor_bytes(dtype, shape) or total > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame says {total} bytes for shape {shape} of {dtype}")
+    if offset + len(message) - HEADER_BYTES > total:
+        raise ValueError("a chunk reaches beyond the end of its frame")
+    key = FrameKey(FrameKind(kind), round_number, micro_batch, tensor_index, first, end)
+    return FrameHeader(key=key, epoch=epoch, dtype=dtype, shape=shape, offset=offset, total_bytes=total)

@@ -1,0 +1,105 @@
+"""Named tensors <-> the bytes of a safetensors file, with its metadata, without copying what is read.
+
+    | 8 bytes: n | n bytes of JSON: {"__metadata__": {...}, "name": {"dtype", "shape", "data_offsets"}, ...} | data |
+
+The library writes. Reading is ours: its `load` takes bytes alone, copies them and drops the metadata, and what comes
+over the network is a bytearray that tensors can live in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import safetensors.torch
+import torch
+
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+LARGEST_HEADER_BYTES = 64 * 1024**2
+
+
+def write_tensors(tensors: Mapping[str, torch.Tensor], metadata: tuple[str, str] | None = None) -> bytes:
+    """The file's bytes. Tensors may share storage, be views, need gradients or live on a GPU; their values are written.
+
+    metadata: one name and its text. The library writes several in an order that changes from run to run, and the same
+    state shall be the same bytes.
+    Raises ValueError naming a tensor whose type the format or this reader doesn't have (complex, quantised, sparse).
+    """
+    plain: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES.values() or tensor.layout is not torch.strided:
+            raise ValueError(f"{name}: tensors of {tensor.dtype} ({tensor.layout}) can't be written")
+        value = tensor.detach().to("cpu").contiguous()
+        storage = value.untyped_storage()
+        if storage.data_ptr() in seen or storage.nbytes() != value.nbytes:
+            value = value.clone()  # the library refuses what shares memory, or is a part of something larger
+        seen.add(value.untyped_storage().data_ptr())
+        plain[name] = value
+    return safetensors.torch.save(plain, metadata=dict([metadata] if metadata else []))
+
+
+def read_tensors(data: bytes | bytearray | memoryview) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """(tensors, metadata) of a file. Tensors are views of `data` where it is writable, of one copy where it isn't.
+
+    Raises ValueError for bytes that are no such file, whatever they are.
+    """
+    view = memoryview(data).cast("B")
+    if len(view) < 8:
+        raise ValueError(f"{len(view)} bytes are no safetensors file")
+    header_bytes = int.from_bytes(view[:8], "little")
+    if header_bytes > min(LARGEST_HEADER_BYTES, len(view) - 8):
+        raise ValueError("the header of the safetensors file is longer than the file")
+    try:
+        header = json.loads(bytes(view[8 : 8 + header_bytes]))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the header of the safetensors file is no JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise ValueError("the header of the safetensors file is no JSON object")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("the metadata of the safetensors file isn't text by name")
+    content = view[8 + header_bytes :]
+    if content.readonly:
+        content = memoryview(bytearray(content))
+    return {name: _tensor(name, entry, content) for name, entry in header.items()}, metadata
+
+
+def _tensor(name: str, entry: object, content: memoryview) -> torch.Tensor:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{name}: not the description of a tensor")
+    dtype = DTYPES.get(str(entry["dtype"]))
+    if dtype is None:
+        raise ValueError(f"{name}: unknown type {str(entry['dtype'])[:20]!r}")
+    shape, offsets = _whole_numbers(name, entry["shape"]), _whole_numbers(name, entry["data_offsets"])
+    elements = 1
+    for size in shape:
+        elements *= size
+    if len(offsets) != 2 or not 0 <= offsets[0] <= offsets[1] <= len(content):
+        raise ValueError(f"{name}: lies outside of the file")
+    if offsets[1] - offsets[0] != elements * dtype.itemsize:
+        raise ValueError(f"{name}: {offsets[1] - offsets[0]} bytes don't hold shape {shape} of {dtype}")
+    if elements == 0:
+        return torch.empty(shape, dtype=dtype)
+    part = content[offsets[0] : offsets[1]]
+    tensor = torch.frombuffer(part, dtype=torch.uint8)
+    if tensor.data_ptr() % dtype.itemsize:
+        tensor = tensor.clone()  # some processors can't compute on what isn't aligned
+    return tensor.view(dtype).view(shape)
+
+
+def _whole_numbers(name: str, values: object) -> list[int]:
+    if not isinstance(values, list) or not all(type(value) is int and 0 <= value < 2**48 for value in values):
+        raise ValueError(f"{name}: its shape or place isn't a list of whole numbers")
+    return values

@@ -1,0 +1,111 @@
+"""Tensors to frames and back. The only place where the bytes of a tensor meet the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from .frames import CHUNK_BYTES, HEADER_BYTES, FrameHeader, FrameKey, tensor_bytes, unpack_header
+
+_DTYPE_NAMES: dict[torch.dtype, str] = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.int16: "int16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+    torch.complex64: "complex64",
+    torch.complex128: "complex128",
+}
+_DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32. Raises ValueError for an element type that can't cross the wire."""
+    if dtype not in _DTYPE_NAMES:
+        raise ValueError(f"tensors of {dtype} can't be sent")
+    return _DTYPE_NAMES[dtype]
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without a copy."""
+    flat = tensor.detach().reshape(-1).view(torch.uint8)
+    return flat.numpy().data
+
+
+class OutgoingFrame:
+    """A tensor on its way out, cut into chunks as they are asked for.
+
+    The tensor must not change until the last chunk is taken. On a GPU, or where it is not contiguous, it is copied first.
+    """
+
+    def __init__(self, key: FrameKey, tensor: torch.Tensor, *, epoch: int, chunk_bytes: int = CHUNK_BYTES) -> None:
+        source = tensor.detach()
+        self._tensor = (source.cpu() if source.is_cuda else source).contiguous()
+        self.key = key
+        self._dtype = dtype_name(source.dtype)
+        self._shape = tuple(source.shape)
+        self._epoch = epoch
+        self._bytes = bytes_of(self._tensor)
+        self._chunk_bytes = chunk_bytes
+        self._offset = 0
+        self.total_bytes = len(self._bytes)
+        self.is_done = False
+
+    def next_chunk(self) -> bytes:
+        """The next message. An empty tensor is one message without bytes."""
+        assert not self.is_done
+        end = min(self._offset + self._chunk_bytes, self.total_bytes)
+        header = FrameHeader(self.key, self._epoch, self._dtype, self._shape, self._offset, self.total_bytes)
+        message = b"".join((header.pack(), self._bytes[self._offset : end]))
+        self._offset = end
+        self.is_done = end == self.total_bytes
+        return message
+
+    def chunks(self) -> Iterator[bytes]:
+        while not self.is_done:
+            yield self.next_chunk()
+
+
+class IncomingFrame:
+    """A tensor on its way in: chunks are written to where they belong, in any order."""
+
+    def __init__(self, header: FrameHeader) -> None:
+        self._header = header
+        self._storage = torch.empty(header.total_bytes, dtype=torch.uint8)
+        self._view = self._storage.numpy().data
+        self._missing_bytes = header.total_bytes
+
+    def add(self, header: FrameHeader, message: bytes) -> bool:
+        """Writes one chunk; True when the frame is whole. Raises ValueError for a chunk of another tensor."""
+        if (header.dtype, header.shape) != (self._header.dtype, self._header.shape):
+            raise ValueError(f"chunks of one frame differ: {header.shape} and {self._header.shape}")
+        size = len(message) - HEADER_BYTES
+        self._view[header.offset : header.offset + size] = memoryview(message)[HEADER_BYTES:]
+        self._missing_bytes -= size
+        if self._missing_bytes < 0:
+            raise ValueError("a frame got more bytes than it has")
+        return self._missing_bytes == 0
+
+    def tensor(self) -> torch.Tensor:
+        """The tensor, on the CPU, sharing the frame's memory."""
+        return self._storage.view(_DTYPES[self._header.dtype]).reshape(self._header.shape)
+
+
+def decode_frame(messages: Iterator[bytes]) -> torch.Tensor:
+    """One whole frame from its messages; for tests and tools. Raises ValueError when messages are missing."""
+    frame: IncomingFrame | None = None
+    for message in messages:
+        header = unpack_header(message)
+        frame = frame or IncomingFrame(header)
+        if frame.add(header, message):
+            return frame.tensor()
+    raise ValueError("the frame is not whole")
+
+
+__all__ = ["IncomingFrame", "OutgoingFrame", "bytes_of", "decode_frame", "dtype_name", "tensor_bytes"]
