@@ -1,0 +1,389 @@
+"""Plan: who computes which layers, and how many samples of each micro-batch. Pure data; in JSON `edgeswarm-plan/1`.
+
+A round of a plan with two stages, the first one replicated over two devices (micro_batch 8, shares 5 and 3):
+
+    samples of a micro-batch    0   1   2   3   4 | 5   6   7
+    stage 0, layers [0, 4)      --- device a ---- | - device b -
+    stage 1, layers [4, 9)      ----------- device c -----------
+
+The order of the replicas is the order of `Stage.shares`: the first replica takes the first samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import EdgeswarmError, ErrorCode
+from .json_fields import Fields
+
+PLAN_FORMAT = "edgeswarm-plan/1"
+ONE_FORWARD_ONE_BACKWARD = "1f1b"
+SCHEDULES = (ONE_FORWARD_ONE_BACKWARD,)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive layers and the group of devices that holds them.
+
+    first_layer, end_layer: the layers [first_layer, end_layer).
+    shares: samples of each micro-batch by device; its order is the order of the replicas and of their sample intervals.
+    in_flight: K, how many micro-batches may be forward and not yet backward.
+    Raises ValueError for an empty run of layers, an empty group, a share below 1 or an in_flight below 1.
+    """
+
+    first_layer: int
+    end_layer: int
+    shares: Mapping[str, int]
+    in_flight: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shares", dict(self.shares))
+        if not 0 <= self.first_layer < self.end_layer:
+            raise ValueError(f"layers [{self.first_layer}, {self.end_layer}) hold no layer")
+        if not self.shares:
+            raise ValueError("shares names no device")
+        for device, share in self.shares.items():
+            if share < 1:
+                raise ValueError(f"the share of {device} is {share}; a device of a stage takes at least 1 sample")
+        if self.in_flight < 1:
+            raise ValueError(f"in_flight is {self.in_flight}; at least 1 micro-batch is in flight")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The group, in replica order."""
+        return tuple(self.shares)
+
+    @property
+    def replicated(self) -> bool:
+        return len(self.shares) > 1
+
+    @property
+    def samples(self) -> int:
+        """The sum of the shares: samples of a full micro-batch."""
+        return sum(self.shares.values())
+
+    def intervals(self, samples: int | None = None) -> dict[str, tuple[int, int]]:
+        """The half-open interval of a micro-batch's samples that each device takes, in replica order.
+
+        samples: the size of the micro-batch where it is smaller than a full one. The intervals are then those of a full
+        one, cut off at its end: no device gets more than its share, and late replicas may be left without samples.
+        """
+        size = self.samples if samples is None else samples
+        if not 0 < size <= self.samples:
+            raise ValueError(f"a micro-batch of {size} samples does not fit shares of {self.samples}")
+        intervals: dict[str, tuple[int, int]] = {}
+        start = 0
+        for device, share in self.shares.items():
+            intervals[device] = (min(start, size), min(start + share, size))
+            start += share
+        return intervals
+
+
+@dataclass(frozen=True)
+class StagePrediction:
+    """Expected seconds of a stage: a micro-batch forward, backward and sent to the next stage; its all-reduce once."""
+
+    forward_seconds: float
+    backward_seconds: float
+    all_reduce_seconds: float
+    send_seconds: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a plan is expected to do.
+
+    round_seconds: one mini-batch, up to the optimizer step. samples_per_second: mini-batch size over round_seconds.
+    memory_bytes: peak by device. stages: in order. dominant: what limits the round, in words.
+    """
+
+    round_seconds: float
+    samples_per_second: float
+    memory_bytes: Mapping[str, int]
+    stages: tuple[StagePrediction, ...]
+    dominant: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memory_bytes", dict(self.memory_bytes))
+        object.__setattr__(self, "stages", tuple(self.stages))
+
+
+@dataclass(frozen=True)
+class IdleDevice:
+    """A device that the plan leaves out, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A hybrid pipeline: stages of layers, each over a group of devices.
+
+    planner: who made it. micro_batch: samples of a full micro-batch.
+    micro_batches: how many a round has, a smaller last one included. last_micro_batch: samples of that one, else None.
+    backup: stage index to the device that holds its backup; a replicated stage needs none.
+    Raises ValueError where the parts contradict each other.
+    """
+
+    planner: str
+    micro_batch: int
+    micro_batches: int
+    stages: tuple[Stage, ...]
+    last_micro_batch: int | None = None
+    schedule: str = ONE_FORWARD_ONE_BACKWARD
+    idle: tuple[IdleDevice, ...] = ()
+    backup: Mapping[int, str] = field(default_factory=dict)
+    predicted: Prediction | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "idle", tuple(self.idle))
+        object.__setattr__(self, "backup", dict(self.backup))
+        problem = next(self._problems(), None)
+        if problem is not None:
+            raise ValueError(problem)
+
+    def _problems(self) -> Iterator[str]:
+        if self.micro_batch < 1:
+            yield f"micro_batch is {self.micro_batch}; it must be at least 1"
+        if self.micro_batches < 1:
+            yield f"micro_batches is {self.micro_batches}; it must be at least 1"
+        if self.last_micro_batch is not None and not 0 < self.last_micro_batch < self.micro_batch:
+            yield f"last_micro_batch is {self.last_micro_batch}; it must be from 1 to {self.micro_batch - 1}"
+        if self.schedule not in SCHEDULES:
+            yield f"schedule is {self.schedule!r}; known: {', '.join(SCHEDULES)}"
+        if not self.stages:
+            yield "stages is empty; a plan has at least one stage"
+        next_layer = 0
+        holder: dict[str, int] = {}
+        for index, stage in enumerate(self.stages):
+            if stage.first_layer != next_layer:
+                yield (
+                    f"stages[{index}].first_layer is {stage.first_layer}, expected {next_layer}: "
+                    "the stages must cover every layer once, in order"
+                )
+            next_layer = stage.end_layer
+            if stage.samples != self.micro_batch:
+                yield f"stages[{index}].shares add up to {stage.samples}, but micro_batch is {self.micro_batch}"
+            for device in stage.shares:
+                if device in holder:
+                    yield f"stages[{index}].shares names {device}, which is in stage {holder[device]} already"
+                holder[device] = index
+        for idle in self.idle:
+            if idle.name in holder:
+                yield f"idle names {idle.name}, which is in stage {holder[idle.name]}"
+        for index, device in self.backup.items():
+            if not 0 <= index < len(self.stages):
+                yield f"backup names stage {index}; the plan has stages 0 to {len(self.stages) - 1}"
+            elif device not in holder:
+                yield f"backup of stage {index} is {device}, which holds no stage"
+        if self.predicted is not None and len(self.predicted.stages) != len(self.stages):
+            yield f"predicted.stages has {len(self.predicted.stages)} entries for {len(self.stages)} stages"
+
+    @property
+    def mini_batch(self) -> int:
+        """Samples of one optimizer step."""
+        last = self.micro_batch if self.last_micro_batch is None else self.last_micro_batch
+        return self.micro_batch * (self.micro_batches - 1) + last
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Every device that computes, in stage and replica order."""
+        return tuple(device for stage in self.stages for device in stage.shares)
+
+    @property
+    def layer_count(self) -> int:
+        return self.stages[-1].end_layer
+
+    def stage_of(self, device: str) -> int:
+        """Index of the stage that a device belongs to; KeyError where it computes nothing."""
+        for index, stage in enumerate(self.stages):
+            if device in stage.shares:
+                return index
+        raise KeyError(device)
+
+    def micro_batch_sizes(self) -> tuple[int, ...]:
+        """Samples of each micro-batch of a full round, in order."""
+        last = self.micro_batch if self.last_micro_batch is None else self.last_micro_batch
+        return (self.micro_batch,) * (self.micro_batches - 1) + (last,)
+
+    def validate_for(
+        self,
+        *,
+        layer_count: int,
+        mini_batch: int,
+        devices: Sequence[str],
+        least_batch: Sequence[int] | None = None,
+    ) -> None:
+        """Check that this plan suits a model, a batch size and the devices that are there.
+
+        least_batch: by layer, the fewest samples that it can take at once.
+        Raises EdgeswarmError(PLAN_INVALID) with the first thing that does not fit.
+        """
+        if self.layer_count != layer_count:
+            raise _invalid(
+                f"The plan's stages end at layer {self.layer_count}, but the model has {layer_count} layers.",
+                "Set the last stage's end_layer to the number of layers that `edgeswarm plan` lists for this model.",
+            )
+        if self.mini_batch != mini_batch:
+            raise _invalid(
+                f"The plan's round has {self.mini_batch} samples, but the batch size is {mini_batch}.",
+                "Change micro_batch, micro_batches or last_micro_batch so that a round has batch_size samples.",
+            )
+        missing = [device for device in self.devices if device not in devices]
+        if missing:
+            raise _invalid(
+                f"The plan uses {', '.join(missing)}, but the devices are {', '.join(devices) or 'none'}.",
+                "Start the agent there, or take the device out of the plan.",
+            )
+        if least_batch is None:
+            return
+        for index, stage in enumerate(self.stages):
+            least = max(least_batch[stage.first_layer : stage.end_layer])
+            for size in sorted(set(self.micro_batch_sizes()), reverse=True):
+                for device, (start, end) in stage.intervals(size).items():
+                    if 0 < end - start < least:
+                        raise _invalid(
+                            f"In stage {index} {device} takes {end - start} of a micro-batch's {size} samples, "
+                            f"but a layer of that stage needs at least {least} at once.",
+                            "Give it more samples, or none.",
+                        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as one `edgeswarm-plan/1` object of JSON values."""
+        document: dict[str, Any] = {
+            "format": PLAN_FORMAT,
+            "planner": self.planner,
+            "micro_batch": self.micro_batch,
+            "micro_batches": self.micro_batches,
+            "schedule": self.schedule,
+            "stages": [
+                {
+                    "first_layer": stage.first_layer,
+                    "end_layer": stage.end_layer,
+                    "shares": dict(stage.shares),
+                    "in_flight": stage.in_flight,
+                }
+                for stage in self.stages
+            ],
+            "idle": [{"name": idle.name, "reason": idle.reason} for idle in self.idle],
+            "backup": {str(index): device for index, device in sorted(self.backup.items())},
+        }
+        if self.last_micro_batch is not None:
+            document["last_micro_batch"] = self.last_micro_batch
+        if self.predicted is not None:
+            document["predicted"] = _prediction_to_json(self.predicted)
+        return document
+
+    @classmethod
+    def from_json(cls, document: object) -> Plan:
+        """Read a plan, one of a planner or one written by hand.
+
+        Needed are micro_batch, micro_batches and stages; where a stage p of P leaves in_flight out, it is
+        max(1, 2(P-p)-1).
+        Keys that are not known are passed over. Raises EdgeswarmError(PLAN_INVALID) naming the field that is wrong.
+        """
+        fields = Fields.of(document, _invalid_field, what="a plan")
+        fields.expect_format(PLAN_FORMAT)
+        stage_fields = list(fields.sections("stages"))
+        stages = tuple(
+            _stage_from_json(entry, default_in_flight=max(1, 2 * (len(stage_fields) - index) - 1))
+            for index, entry in enumerate(stage_fields)
+        )
+        idle = tuple(
+            IdleDevice(entry.text("name"), entry.text("reason", default=""))
+            for entry in fields.sections("idle", optional=True)
+        )
+        predicted = fields.optional_section("predicted")
+        try:
+            return cls(
+                planner=fields.text("planner", default="by hand"),
+                micro_batch=fields.whole("micro_batch", least=1),
+                micro_batches=fields.whole("micro_batches", least=1),
+                last_micro_batch=fields.optional_whole("last_micro_batch", least=1),
+                schedule=fields.text("schedule", default=ONE_FORWARD_ONE_BACKWARD),
+                stages=stages,
+                idle=idle,
+                backup=_backup_from_json(fields.optional_section("backup")),
+                predicted=None if predicted is None else _prediction_from_json(predicted),
+            )
+        except ValueError as error:
+            raise _invalid_field(str(error)) from None
+
+
+def _invalid(message: str, remedy: str) -> EdgeswarmError:
+    return EdgeswarmError(ErrorCode.PLAN_INVALID, message, remedy)
+
+
+def _invalid_field(problem: str) -> EdgeswarmError:
+    return EdgeswarmError(
+        ErrorCode.PLAN_INVALID,
+        f"The plan is not valid: {problem}.",
+        "Correct that field, or let `edgeswarm plan --json` write the plan.",
+    )
+
+
+def _stage_from_json(fields: Fields, *, default_in_flight: int) -> Stage:
+    shares_fields = fields.section("shares")
+    shares = {device: shares_fields.whole(device, least=1) for device in shares_fields.names()}
+    in_flight = fields.optional_whole("in_flight", least=1)
+    try:
+        return Stage(
+            first_layer=fields.whole("first_layer", least=0),
+            end_layer=fields.whole("end_layer", least=1),
+            shares=shares,
+            in_flight=default_in_flight if in_flight is None else in_flight,
+        )
+    except ValueError as error:
+        raise fields.error(str(error)) from None
+
+
+def _backup_from_json(fields: Fields | None) -> dict[int, str]:
+    if fields is None:
+        return {}
+    backup: dict[int, str] = {}
+    for key in fields.names():
+        if not (key.isascii() and key.isdigit()):
+            raise fields.error(f"has the key {key!r}, which is no stage index")
+        backup[int(key)] = fields.text(key)
+    return backup
+
+
+def _prediction_to_json(predicted: Prediction) -> dict[str, Any]:
+    return {
+        "round_seconds": predicted.round_seconds,
+        "samples_per_second": predicted.samples_per_second,
+        "memory_bytes": dict(predicted.memory_bytes),
+        "stages": [
+            {
+                "forward_seconds": stage.forward_seconds,
+                "backward_seconds": stage.backward_seconds,
+                "all_reduce_seconds": stage.all_reduce_seconds,
+                "send_seconds": stage.send_seconds,
+            }
+            for stage in predicted.stages
+        ],
+        "dominant": predicted.dominant,
+    }
+
+
+def _prediction_from_json(fields: Fields) -> Prediction:
+    memory = fields.optional_section("memory_bytes")
+    return Prediction(
+        round_seconds=fields.number("round_seconds", least=0),
+        samples_per_second=fields.number("samples_per_second", least=0),
+        memory_bytes={} if memory is None else {name: memory.whole(name, least=0) for name in memory.names()},
+        stages=tuple(
+            StagePrediction(
+                forward_seconds=entry.number("forward_seconds", least=0),
+                backward_seconds=entry.number("backward_seconds", least=0),
+                all_reduce_seconds=entry.number("all_reduce_seconds", least=0),
+                send_seconds=entry.number("send_seconds", least=0),
+            )
+            for entry in fields.sections("stages")
+        ),
+        dominant=fields.text("dominant", default=""),
+    )

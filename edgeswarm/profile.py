@@ -1,0 +1,343 @@
+"""What the planner knows: costs of layers, measured times of devices, the network. Pure data, and its JSON form.
+
+A profile holds, for each layer, the seconds of forward and backward at the batch sizes that were measured. In between
+the curve is a straight line in seconds; beyond the last batch size it goes on with its last slope; before the first
+with its first slope, but never faster than in proportion:
+
+    seconds            . .  last slope goes on
+      |            o--'
+      |      o----'
+      |   o-'
+      | .'  first slope, at least t(b0) * b / b0
+      +---+--+-----+------ samples
+          b0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from .plan import Plan
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """One layer, whatever the device. Bytes and FLOPs are per sample, param_bytes excepted.
+
+    output_bytes: all that crosses the cut after this layer. saved_bytes: held from forward to backward.
+    flops_*: None where unknown. least_batch: the fewest samples that the layer can take at once.
+    """
+
+    name: str
+    param_bytes: int
+    output_bytes: int
+    saved_bytes: int
+    flops_forward: float | None = None
+    flops_backward: float | None = None
+    least_batch: int = 1
+
+    def __post_init__(self) -> None:
+        for what in ("param_bytes", "output_bytes", "saved_bytes"):
+            if getattr(self, what) < 0:
+                raise ValueError(f"layer {self.name}: {what} is below 0")
+        if self.least_batch < 1:
+            raise ValueError(f"layer {self.name}: least_batch is {self.least_batch}; it must be at least 1")
+
+
+@dataclass(frozen=True)
+class ModelCosts:
+    """A model as the planner sees it: the bytes of one sample's input, and its layers in order."""
+
+    input_bytes: int
+    layers: tuple[LayerCosts, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))
+        if not self.layers:
+            raise ValueError("a model has at least one layer")
+
+    @property
+    def layer_count(self) -> int:
+        return len(self.layers)
+
+    @cached_property
+    def param_bytes_before(self) -> IntArray:
+        """[layer_count + 1]: parameter bytes of the layers before each cut."""
+        return _sums_before([layer.param_bytes for layer in self.layers])
+
+    @cached_property
+    def saved_bytes_before(self) -> IntArray:
+        """[layer_count + 1]: bytes per sample that the layers before each cut hold for backward."""
+        return _sums_before([layer.saved_bytes for layer in self.layers])
+
+    @cached_property
+    def cut_bytes(self) -> IntArray:
+        """[layer_count + 1]: bytes per sample that cross each cut; the first is the input, the last the output."""
+        return np.array([self.input_bytes, *(layer.output_bytes for layer in self.layers)], dtype=np.int64)
+
+    def param_bytes(self, first_layer: int, end_layer: int) -> int:
+        return int(self.param_bytes_before[end_layer] - self.param_bytes_before[first_layer])
+
+    def saved_bytes(self, first_layer: int, end_layer: int) -> int:
+        """Per sample."""
+        return int(self.saved_bytes_before[end_layer] - self.saved_bytes_before[first_layer])
+
+    def least_batch(self, first_layer: int, end_layer: int) -> int:
+        return max(layer.least_batch for layer in self.layers[first_layer:end_layer])
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """Measured seconds of every layer on one class of device.
+
+    batch_sizes: rising, in samples. forward_seconds[i][l], backward_seconds[i][l]: layer l at batch_sizes[i].
+    """
+
+    batch_sizes: tuple[int, ...]
+    forward_seconds: tuple[tuple[float, ...], ...]
+    backward_seconds: tuple[tuple[float, ...], ...]
+    _before: dict[int, tuple[FloatArray, FloatArray]] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batch_sizes", tuple(self.batch_sizes))
+        if not self.batch_sizes or self.batch_sizes[0] < 1:
+            raise ValueError("batch_sizes needs at least one size, and sizes of at least 1 sample")
+        if any(b <= a for a, b in zip(self.batch_sizes, self.batch_sizes[1:], strict=False)):
+            raise ValueError("batch_sizes must rise")
+        for what in ("forward_seconds", "backward_seconds"):
+            rows = tuple(tuple(row) for row in getattr(self, what))
+            object.__setattr__(self, what, rows)
+            if len(rows) != len(self.batch_sizes):
+                raise ValueError(f"{what} has {len(rows)} rows for {len(self.batch_sizes)} batch sizes")
+            if any(len(row) != self.layer_count for row in rows):
+                raise ValueError(f"the rows of {what} differ in length")
+            if any(not value >= 0 for row in rows for value in row):
+                raise ValueError(f"{what} has an entry below 0")
+
+    @property
+    def layer_count(self) -> int:
+        return len(self.forward_seconds[0])
+
+    def seconds_before(self, batch: int) -> tuple[FloatArray, FloatArray]:
+        """Forward and backward seconds at a batch of the layers before each cut: two arrays [layer_count + 1].
+
+        The time of layers [i, j) is the difference of entries j and i, so that any stage's is looked up at once.
+        """
+        if batch not in self._before:
+            self._before[batch] = (
+                _sums_before_float(self._layer_seconds(self._forward_rows, batch)),
+                _sums_before_float(self._layer_seconds(self._backward_rows, batch)),
+            )
+        return self._before[batch]
+
+    def forward(self, batch: int, first_layer: int, end_layer: int) -> float:
+        """Seconds to run layers [first_layer, end_layer) forward on `batch` samples; 0 samples take no time."""
+        before = self.seconds_before(batch)[0]
+        return float(before[end_layer] - before[first_layer])
+
+    def backward(self, batch: int, first_layer: int, end_layer: int) -> float:
+        """Seconds to run layers [first_layer, end_layer) backward on `batch` samples."""
+        before = self.seconds_before(batch)[1]
+        return float(before[end_layer] - before[first_layer])
+
+    @cached_property
+    def _forward_rows(self) -> FloatArray:
+        return np.array(self.forward_seconds, dtype=np.float64)
+
+    @cached_property
+    def _backward_rows(self) -> FloatArray:
+        return np.array(self.backward_seconds, dtype=np.float64)
+
+    def _layer_seconds(self, rows: FloatArray, batch: int) -> FloatArray:
+        """[layer_count]: the curve of each layer at `batch`; see the head of this file."""
+        if batch < 0:
+            raise ValueError(f"a batch of {batch} samples")
+        sizes = self.batch_sizes
+        result: FloatArray
+        if batch == 0:
+            result = np.zeros(self.layer_count)
+        elif len(sizes) == 1:
+            result = rows[0] * (batch / sizes[0])
+        elif batch < sizes[0]:
+            slope = (rows[1] - rows[0]) / (sizes[1] - sizes[0])
+            line = rows[0] - slope * (sizes[0] - batch)
+            result = np.clip(line, rows[0] * (batch / sizes[0]), rows[0])
+        elif batch > sizes[-1]:
+            # Noise may let the last step fall; more samples are never taken to cost less than the last measured.
+            slope = np.maximum((rows[-1] - rows[-2]) / (sizes[-1] - sizes[-2]), 0.0)
+            result = rows[-1] + slope * (batch - sizes[-1])
+        else:
+            above = int(np.searchsorted(np.array(sizes), batch))
+            if sizes[above] == batch:
+                result = rows[above]
+            else:
+                part = (batch - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
+                result = rows[above - 1] * (1 - part) + rows[above] * part
+        return result
+
+
+@dataclass(frozen=True)
+class DeviceDescription:
+    """One device. profile: its class in `PlanningInstance.profiles`. memory_bytes: what training may use.
+
+    base_bytes: what a worker uses there before it holds any layer.
+    """
+
+    name: str
+    profile: str
+    memory_bytes: int
+    base_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Network:
+    """The links between devices, each direction of a pair apart.
+
+    latency_seconds: one way, any pair. bandwidth[from][to]: bytes per second; the diagonal is not read.
+    """
+
+    latency_seconds: float
+    bandwidth: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bandwidth", tuple(tuple(row) for row in self.bandwidth))
+        if any(len(row) != len(self.bandwidth) for row in self.bandwidth):
+            raise ValueError("the bandwidth matrix is not square")
+        if not self.latency_seconds >= 0:
+            raise ValueError("the latency is below 0")
+        for sender, row in enumerate(self.bandwidth):
+            if any(not value > 0 for receiver, value in enumerate(row) if receiver != sender):
+                raise ValueError("a bandwidth is not above 0")
+
+    @classmethod
+    def uniform(cls, device_count: int, *, bytes_per_second: float, latency_seconds: float) -> Network:
+        """Every pair of devices has the same link."""
+        return cls(latency_seconds, ((bytes_per_second,) * device_count,) * device_count)
+
+    @cached_property
+    def matrix(self) -> FloatArray:
+        """[from, to] bytes per second; infinite on the diagonal."""
+        matrix = np.array(self.bandwidth, dtype=np.float64).reshape(len(self.bandwidth), len(self.bandwidth))
+        np.fill_diagonal(matrix, np.inf)
+        return matrix
+
+    def slowest(self, pairs: Iterable[tuple[int, int]]) -> float:
+        """The smallest bandwidth over pairs of device indices (from, to); infinite for no pairs."""
+        return min((float(self.matrix[pair]) for pair in pairs), default=float("inf"))
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """mini_batch: samples of one optimizer step.
+
+    optimizer_state_bytes_per_parameter_byte: 1.0 for SGD with momentum, 2.0 for Adam; gradients come on top of it.
+    """
+
+    mini_batch: int
+    optimizer_state_bytes_per_parameter_byte: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mini_batch < 1:
+            raise ValueError(f"mini_batch is {self.mini_batch}; it must be at least 1")
+        if not self.optimizer_state_bytes_per_parameter_byte >= 0:
+            raise ValueError("optimizer_state_bytes_per_parameter_byte is below 0")
+
+
+@dataclass(frozen=True)
+class PlanningInstance:
+    """All that a planner is told: numbers in, a plan out. profiles: by class of device.
+
+    Raises ValueError where the parts don't belong together.
+    """
+
+    model: ModelCosts
+    profiles: Mapping[str, DeviceProfile]
+    devices: tuple[DeviceDescription, ...]
+    network: Network
+    training: TrainingSettings
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "profiles", dict(self.profiles))
+        object.__setattr__(self, "devices", tuple(self.devices))
+        for kind, profile in self.profiles.items():
+            if profile.layer_count != self.model.layer_count:
+                raise ValueError(
+                    f"profiles.{kind} has {profile.layer_count} layers, but the model has {self.model.layer_count}"
+                )
+        names = [device.name for device in self.devices]
+        for index, device in enumerate(self.devices):
+            if device.profile not in self.profiles:
+                raise ValueError(f"devices[{index}].profile is {device.profile!r}, which is not among the profiles")
+            if device.name in names[:index]:
+                raise ValueError(f"devices[{index}].name is {device.name!r}, which another device has already")
+        if not self.devices:
+            raise ValueError("devices is empty; a plan needs at least one device")
+        if len(self.network.bandwidth) != len(self.devices):
+            raise ValueError(
+                f"network.bandwidth_bytes_per_second is for {len(self.network.bandwidth)} devices, "
+                f"but there are {len(self.devices)}"
+            )
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        return tuple(device.name for device in self.devices)
+
+    @cached_property
+    def index_of(self) -> dict[str, int]:
+        """Place of each device by name, as in the bandwidth matrix."""
+        return {device.name: index for index, device in enumerate(self.devices)}
+
+    def profile_of(self, device: str) -> DeviceProfile:
+        return self.profiles[self.devices[self.index_of[device]].profile]
+
+    def only(self, names: Sequence[str]) -> PlanningInstance:
+        """The same instance with just these devices, in the order given."""
+        places = [self.index_of[name] for name in names]
+        rows = self.network.bandwidth
+        return PlanningInstance(
+            model=self.model,
+            profiles=self.profiles,
+            devices=tuple(self.devices[place] for place in places),
+            network=Network(self.network.latency_seconds, tuple(tuple(rows[a][b] for b in places) for a in places)),
+            training=self.training,
+            name=self.name,
+        )
+
+    def validate_plan(self, plan: Plan) -> None:
+        """Check that a plan is one for this instance; raises EdgeswarmError(PLAN_INVALID)."""
+        plan.validate_for(
+            layer_count=self.model.layer_count,
+            mini_batch=self.training.mini_batch,
+            devices=self.device_names,
+            least_batch=[layer.least_batch for layer in self.model.layers],
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """The instance as one `edgeswarm-planning-instance/1` object of JSON values."""
+        from .profile_json import instance_to_json
+
+        return instance_to_json(self)
+
+    @classmethod
+    def from_json(cls, document: object) -> PlanningInstance:
+        """Read an instance; unknown keys are passed over. Raises EdgeswarmError(INSTANCE_INVALID) naming the field."""
+        from .profile_json import instance_from_json
+
+        return instance_from_json(document)
+
+
+def _sums_before(values: Sequence[int]) -> IntArray:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.array(values, dtype=np.int64))])
+
+
+def _sums_before_float(values: FloatArray) -> FloatArray:
+    return np.concatenate([np.zeros(1), np.cumsum(values)])

@@ -1,0 +1,162 @@
+"""A planning instance in JSON, `edgeswarm-planning-instance/1`: use `PlanningInstance.to_json` and `from_json`."""
+
+from __future__ import annotations
+
+from .errors import EdgeswarmError, ErrorCode
+from .json_fields import Fields
+from .profile import (
+    DeviceDescription,
+    DeviceProfile,
+    LayerCosts,
+    ModelCosts,
+    Network,
+    PlanningInstance,
+    TrainingSettings,
+)
+
+INSTANCE_FORMAT = "edgeswarm-planning-instance/1"
+
+
+def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
+    """The instance as JSON values; a network whose links are all alike is written as one number."""
+    return {
+        "format": INSTANCE_FORMAT,
+        "name": instance.name,
+        "model": {
+            "input_bytes": instance.model.input_bytes,
+            "layers": [
+                {
+                    "name": layer.name,
+                    "param_bytes": layer.param_bytes,
+                    "output_bytes": layer.output_bytes,
+                    "saved_bytes": layer.saved_bytes,
+                    "flops_forward": layer.flops_forward,
+                    "flops_backward": layer.flops_backward,
+                    "least_batch": layer.least_batch,
+                }
+                for layer in instance.model.layers
+            ],
+        },
+        "profiles": {kind: profile_to_json(profile) for kind, profile in instance.profiles.items()},
+        "devices": [
+            {
+                "name": device.name,
+                "profile": device.profile,
+                "memory_bytes": device.memory_bytes,
+                "base_bytes": device.base_bytes,
+            }
+            for device in instance.devices
+        ],
+        "network": {
+            "latency_seconds": instance.network.latency_seconds,
+            "bandwidth_bytes_per_second": _bandwidth_to_json(instance.network),
+        },
+        "training": {
+            "mini_batch": instance.training.mini_batch,
+            "optimizer_state_bytes_per_parameter_byte": instance.training.optimizer_state_bytes_per_parameter_byte,
+        },
+    }
+
+
+def instance_from_json(document: object) -> PlanningInstance:
+    """Read an instance; raises EdgeswarmError(INSTANCE_INVALID) naming the field."""
+    fields = Fields.of(document, _invalid, what="a planning instance")
+    fields.expect_format(INSTANCE_FORMAT)
+    profiles = fields.section("profiles")
+    devices = tuple(
+        DeviceDescription(
+            name=entry.text("name"),
+            profile=entry.text("profile"),
+            memory_bytes=entry.whole("memory_bytes", least=0),
+            base_bytes=entry.whole("base_bytes", least=0, default=0),
+        )
+        for entry in fields.sections("devices")
+    )
+    try:
+        return PlanningInstance(
+            model=_model_from_json(fields.section("model")),
+            profiles={kind: profile_from_json(profiles.section(kind)) for kind in profiles.names()},
+            devices=devices,
+            network=_network_from_json(fields.section("network"), len(devices)),
+            training=_training_from_json(fields.section("training")),
+            name=fields.text("name", default=""),
+        )
+    except ValueError as error:
+        raise _invalid(str(error)) from None
+
+
+def profile_to_json(profile: DeviceProfile) -> dict[str, object]:
+    """One device class's times, as they lie under `profiles` and in a cache of profiles."""
+    return {
+        "batch_sizes": list(profile.batch_sizes),
+        "forward_seconds": [list(row) for row in profile.forward_seconds],
+        "backward_seconds": [list(row) for row in profile.backward_seconds],
+    }
+
+
+def profile_from_json(fields: Fields) -> DeviceProfile:
+    """Read one device class's times; raises what `fields.invalid` makes."""
+    sizes = fields.numbers("batch_sizes", least=1)
+    if any(not size.is_integer() for size in sizes):
+        raise fields.error("batch_sizes must be whole numbers")
+    try:
+        return DeviceProfile(
+            batch_sizes=tuple(int(size) for size in sizes),
+            forward_seconds=fields.rows("forward_seconds", least=0),
+            backward_seconds=fields.rows("backward_seconds", least=0),
+        )
+    except ValueError as error:
+        raise fields.error(str(error)) from None
+
+
+def _model_from_json(fields: Fields) -> ModelCosts:
+    return ModelCosts(
+        input_bytes=fields.whole("input_bytes", least=0),
+        layers=tuple(
+            LayerCosts(
+                name=entry.text("name"),
+                param_bytes=entry.whole("param_bytes", least=0),
+                output_bytes=entry.whole("output_bytes", least=0),
+                saved_bytes=entry.whole("saved_bytes", least=0),
+                flops_forward=entry.number("flops_forward", least=0) if entry.has("flops_forward") else None,
+                flops_backward=entry.number("flops_backward", least=0) if entry.has("flops_backward") else None,
+                least_batch=entry.whole("least_batch", least=1, default=1),
+            )
+            for entry in fields.sections("layers")
+        ),
+    )
+
+
+def _network_from_json(fields: Fields, device_count: int) -> Network:
+    latency = fields.number("latency_seconds", least=0, default=0.0)
+    key = "bandwidth_bytes_per_second"
+    try:
+        if isinstance(fields.values.get(key), list):
+            return Network(latency, fields.rows(key, least=0))
+        bandwidth = fields.number(key, least=0)
+        return Network.uniform(device_count, bytes_per_second=bandwidth, latency_seconds=latency)
+    except ValueError as error:
+        raise fields.error(f"{key}: {error}") from None
+
+
+def _training_from_json(fields: Fields) -> TrainingSettings:
+    key = "optimizer_state_bytes_per_parameter_byte"
+    return TrainingSettings(
+        mini_batch=fields.whole("mini_batch", least=1),
+        optimizer_state_bytes_per_parameter_byte=fields.number(key, least=0, default=0.0),
+    )
+
+
+def _bandwidth_to_json(network: Network) -> object:
+    links = {value for sender, row in enumerate(network.bandwidth) for to, value in enumerate(row) if to != sender}
+    if len(links) == 1:
+        return links.pop()
+    return [list(row) for row in network.bandwidth]
+
+
+def _invalid(problem: str) -> EdgeswarmError:
+    return EdgeswarmError(
+        ErrorCode.INSTANCE_INVALID,
+        f"The planning instance is not valid: {problem}.",
+        "Correct that field; the format is edgeswarm-planning-instance/1.",
+    )

@@ -1,0 +1,60 @@
+"""1F1B: one forward, one backward, with a bounded number of micro-batches in flight (Asteroid, section 3.2; K_p of the plan)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .policy import Action, ActionKind
+
+
+class OneForwardOneBackward:
+    """At most `in_flight` micro-batches between their forward and their backward; a backward that is ready goes first.
+
+    Three stages with K = 5, 3, 1 and four micro-batches (F forward, B backward, digits the micro-batch):
+
+        stage 0   F0 F1 F2 F3 .. .. B0 .. B1 .. B2 .. B3
+        stage 1      F0 F1 F2 .. B0 F3 B1 .. B2 .. B3
+        stage 2         F0 B0 F1 B1 F2 B2 F3 B3
+
+    Forwards and backwards each run in index order, so that sums of gradients are reproducible.
+    `micro_batches` names the indices in which this replica has samples; a ragged round may leave some out.
+    """
+
+    def __init__(self, micro_batches: Sequence[int], *, in_flight: int) -> None:
+        if in_flight < 1:
+            raise ValueError("in_flight is at least 1")
+        if list(micro_batches) != sorted(set(micro_batches)):
+            raise ValueError("micro-batches are named once each, in ascending order")
+        self._micro_batches = tuple(micro_batches)
+        self._in_flight = in_flight
+        self._forwards = 0
+        self._backwards = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self._backwards == len(self._micro_batches)
+
+    @property
+    def in_flight(self) -> int:
+        """Micro-batches whose forward is done and whose backward is not."""
+        return self._forwards - self._backwards
+
+    def awaited(self) -> tuple[Action, ...]:
+        actions = []
+        if self.in_flight > 0:
+            actions.append(Action(ActionKind.BACKWARD, self._micro_batches[self._backwards]))
+        if self._forwards < len(self._micro_batches) and self.in_flight < self._in_flight:
+            actions.append(Action(ActionKind.FORWARD, self._micro_batches[self._forwards]))
+        return tuple(actions)
+
+    def next_action(self, is_ready: Callable[[Action], bool]) -> Action | None:
+        return next((action for action in self.awaited() if is_ready(action)), None)
+
+    def finished(self, action: Action) -> None:
+        """Counts an action that has run. Raises ValueError for one that was not to run."""
+        if action not in self.awaited():
+            raise ValueError(f"{action} was not to run now")
+        if action.kind is ActionKind.FORWARD:
+            self._forwards += 1
+        else:
+            self._backwards += 1

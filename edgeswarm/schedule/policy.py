@@ -1,0 +1,40 @@
+"""What a schedule policy is: a small pure object that names a stage's next action. Worker and simulator run the same one."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class ActionKind(enum.Enum):
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing that a stage computes: a forward or a backward of one micro-batch (its index in the round)."""
+
+    kind: ActionKind
+    micro_batch: int
+
+
+class SchedulePolicy(Protocol):
+    """The schedule of one stage's replica over one round.
+
+    The owner asks `next_action` whenever it is free, runs what it names, and tells `finished`. None means: nothing that is
+    ready may run now, wait. `is_done` says that every forward and backward of the round has run.
+    """
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def next_action(self, is_ready: Callable[[Action], bool]) -> Action | None:
+        """The action to run now; `is_ready` says whether what an action needs has arrived."""
+
+    def awaited(self) -> tuple[Action, ...]:
+        """The actions that the policy would run as soon as they are ready, the preferred one first."""
+
+    def finished(self, action: Action) -> None: ...

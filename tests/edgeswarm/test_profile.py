@@ -1,0 +1,166 @@
+"""Profiles: the curve between and beyond what was measured, and instances in JSON."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.profile import (
+    DeviceDescription,
+    DeviceProfile,
+    LayerCosts,
+    ModelCosts,
+    Network,
+    PlanningInstance,
+    TrainingSettings,
+)
+
+
+def one_layer(sizes: tuple[int, ...], seconds: tuple[float, ...]) -> DeviceProfile:
+    rows = tuple((value,) for value in seconds)
+    return DeviceProfile(sizes, rows, rows)
+
+
+@pytest.mark.parametrize(
+    ("batch", "seconds"),
+    [(0, 0.0), (1, 1.5), (2, 2.0), (3, 3.0), (4, 4.0), (6, 4.5), (8, 5.0), (12, 6.0)],
+)
+def test_the_curve(batch: int, seconds: float) -> None:
+    # At 1 the first slope gives 1, and 2 * 1/2 is 1: the curve below is the same line.
+    profile = one_layer((2, 4, 8), (2.0, 4.0, 5.0))
+    expected = 1.0 if batch == 1 else seconds
+    assert profile.forward(batch, 0, 1) == pytest.approx(expected)
+
+
+def test_below_the_first_it_is_never_faster_than_in_proportion_nor_slower_than_the_first() -> None:
+    steep = one_layer((4, 8), (4.0, 40.0))
+    assert steep.forward(1, 0, 1) == pytest.approx(1.0)
+    falling = one_layer((4, 8), (4.0, 2.0))
+    assert falling.forward(1, 0, 1) == pytest.approx(4.0)
+    flat = one_layer((4, 8), (4.0, 5.0))
+    assert flat.forward(1, 0, 1) == pytest.approx(3.25)
+
+
+def test_beyond_the_last_noise_makes_nothing_cheaper() -> None:
+    assert one_layer((4, 8), (4.0, 3.0)).forward(80, 0, 1) == pytest.approx(3.0)
+
+
+def test_one_batch_size_means_in_proportion() -> None:
+    profile = one_layer((4,), (2.0,))
+    assert [profile.backward(batch, 0, 1) for batch in (0, 1, 4, 8)] == pytest.approx([0.0, 0.5, 2.0, 4.0])
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=6), st.integers(0, 20), st.data())
+def test_a_stage_is_the_sum_of_its_layers(seconds: list[float], batch: int, data: st.DataObject) -> None:
+    profile = DeviceProfile(
+        (1, 8), (tuple(seconds), tuple(value * 3 for value in seconds)), ((1.0,) * len(seconds),) * 2
+    )
+    first = data.draw(st.integers(0, len(seconds)))
+    end = data.draw(st.integers(first, len(seconds)))
+    alone = sum(profile.forward(batch, layer, layer + 1) for layer in range(first, end))
+    assert profile.forward(batch, first, end) == pytest.approx(alone, abs=1e-9)
+
+
+def test_model_sums() -> None:
+    model = ModelCosts(
+        7, (LayerCosts("a", 10, 1, 2), LayerCosts("b", 20, 3, 4, least_batch=2), LayerCosts("c", 0, 5, 6))
+    )
+    assert model.param_bytes(0, 2) == 30
+    assert model.saved_bytes(1, 3) == 10
+    assert model.cut_bytes.tolist() == [7, 1, 3, 5]
+    assert (model.least_batch(0, 1), model.least_batch(0, 3)) == (1, 2)
+
+
+def instance() -> PlanningInstance:
+    profile = DeviceProfile((1, 4), ((0.1, 0.2), (0.3, 0.4)), ((0.2, 0.4), (0.6, 0.8)))
+    return PlanningInstance(
+        model=ModelCosts(12, (LayerCosts("one", 8, 4, 16, 100.0, 200.0), LayerCosts("two", 8, 4, 16, least_batch=2))),
+        profiles={"box": profile},
+        devices=(DeviceDescription("x", "box", 1000, base_bytes=10), DeviceDescription("y", "box", 2000)),
+        network=Network(0.001, ((0.0, 5.0), (7.0, 0.0))),
+        training=TrainingSettings(8, 2.0),
+        name="small",
+    )
+
+
+def test_json_gives_the_instance_back() -> None:
+    assert PlanningInstance.from_json(json.loads(json.dumps(instance().to_json()))) == instance()
+
+
+def test_links_that_are_all_alike_are_one_number() -> None:
+    document = {**instance().to_json(), "network": {"latency_seconds": 0.0, "bandwidth_bytes_per_second": 9}}
+    read = PlanningInstance.from_json(document)
+    assert read.network == Network.uniform(2, bytes_per_second=9.0, latency_seconds=0.0)
+    assert read.to_json()["network"] == {"latency_seconds": 0.0, "bandwidth_bytes_per_second": 9.0}
+
+
+def test_the_slowest_of_some_directions() -> None:
+    network = instance().network
+    assert network.slowest([(0, 1)]) == 5.0
+    assert network.slowest([(1, 0)]) == 7.0
+    assert network.slowest([]) == float("inf")
+
+
+def test_only_some_devices() -> None:
+    turned = instance().only(["y", "x"])
+    assert turned.device_names == ("y", "x")
+    assert turned.network.slowest([(0, 1)]) == 7.0
+    assert instance().only(["y"]).device_names == ("y",)
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """The small instance's document with one field set: "devices__0__name"."""
+    document: Any = copy.deepcopy(instance().to_json())
+    *way, last = (int(part) if part.isdigit() else part for part in path.split("__"))
+    place = document
+    for part in way:
+        place = place[part]
+    place[last] = value
+    return dict(document)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("format", "edgeswarm-planning-instance/9", "format is"),
+        ("model__layers", [], "at least one layer"),
+        ("model__layers__1__param_bytes", -1, r"model.layers\[1\].param_bytes must be a whole number"),
+        ("model__layers__0__name", 3, r"model.layers\[0\].name must be a text"),
+        ("model__layers__0__flops_forward", "many", r"model.layers\[0\].flops_forward must be a number"),
+        ("profiles__box__batch_sizes", [4, 1], "profiles.box: batch_sizes must rise"),
+        ("profiles__box__batch_sizes", [1.5, 4], "profiles.box: batch_sizes must be whole numbers"),
+        ("profiles__box__batch_sizes", [], "profiles.box: batch_sizes needs at least one"),
+        ("profiles__box__forward_seconds", [[1, 2]], "profiles.box: forward_seconds has 1 rows for 2 batch sizes"),
+        ("profiles__box__forward_seconds", [[1, 2], [1]], "profiles.box: the rows of forward_seconds differ"),
+        ("profiles__box__backward_seconds__1", "x", r"profiles.box.backward_seconds\[1\] must be a list of numbers"),
+        ("profiles__box__backward_seconds__1__0", None, r"profiles.box.backward_seconds\[1\]\[0\] must be a number"),
+        ("profiles__box__backward_seconds__1__0", float("nan"), r"backward_seconds\[1\]\[0\] must be a number"),
+        ("devices", [], "devices is empty"),
+        ("devices__0__profile", "phone", r"devices\[0\].profile is 'phone'"),
+        ("devices__1__name", "x", r"devices\[1\].name is 'x'"),
+        ("devices__1__memory_bytes", None, r"devices\[1\].memory_bytes is missing"),
+        ("network__bandwidth_bytes_per_second", 0, "a bandwidth is not above 0"),
+        ("network__bandwidth_bytes_per_second", [[0]], "network.bandwidth_bytes_per_second is for 1 devices"),
+        ("network__bandwidth_bytes_per_second", [[0, 1], [1]], "not square"),
+        ("training__mini_batch", 0, "training.mini_batch must be a whole number of at least 1"),
+        ("training", None, "training is missing"),
+    ],
+)
+def test_from_json_names_the_field(path: str, value: object, words: str) -> None:
+    with pytest.raises(EdgeswarmError, match=words) as caught:
+        PlanningInstance.from_json(changed(path, value))
+    assert caught.value.code is ErrorCode.INSTANCE_INVALID
+
+
+def test_profiles_must_be_of_the_model() -> None:
+    document = instance().to_json()
+    other = json.loads(json.dumps(document))
+    other["model"]["layers"].pop()
+    with pytest.raises(EdgeswarmError, match="box has 2 layers, but the model has 1"):
+        PlanningInstance.from_json(other)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeswarm.wire.frames import HEADER_BYTES, FrameHeader, FrameKey, FrameKind, unpack_header
+from edgeswarm.wire.tensor_frames import IncomingFrame, OutgoingFrame, decode_frame
+
+KEY = FrameKey(FrameKind.FORWARD, 7, 3, 1, 0, 4)
+
+
+@given(
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8]),
+    st.lists(st.integers(0, 5), max_size=4),
+    st.integers(1, 64),
+)
+def test_a_tensor_comes_back_from_its_chunks(dtype: torch.dtype, shape: list[int], chunk_bytes: int) -> None:
+    tensor = torch.randn(shape).mul(3).to(dtype)
+    frame = OutgoingFrame(KEY, tensor, epoch=2, chunk_bytes=chunk_bytes)
+    messages = list(frame.chunks())
+    assert all(len(message) <= HEADER_BYTES + chunk_bytes for message in messages)
+    back = decode_frame(iter(messages))
+    assert back.dtype == dtype
+    assert torch.equal(back, tensor)
+
+
+def test_parts_of_a_tensor_are_sent_as_they_look() -> None:
+    tensor = torch.arange(24.0).reshape(4, 6)
+    for part in (tensor[:, 1:3], tensor.t(), tensor[1:3]):
+        assert torch.equal(decode_frame(OutgoingFrame(KEY, part, epoch=0).chunks()), part)
+
+
+def test_chunks_may_come_in_any_order() -> None:
+    tensor = torch.arange(100)
+    messages = list(OutgoingFrame(KEY, tensor, epoch=0, chunk_bytes=96).chunks())[::-1]
+    headers = [unpack_header(message) for message in messages]
+    frame = IncomingFrame(headers[0])
+    assert [frame.add(h, m) for h, m in zip(headers, messages, strict=True)] == [False] * (len(messages) - 1) + [True]
+    assert torch.equal(frame.tensor(), tensor)
+
+
+def test_a_header_says_everything() -> None:
+    header = FrameHeader(key=KEY, epoch=9, dtype="float32", shape=(4, 2), offset=16, total_bytes=32)
+    assert unpack_header(header.pack() + bytes(16)) == header
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"short", "no header"),
+        (b"\xff" * HEADER_BYTES, "unknown kind"),
+        (FrameHeader(KEY, 0, "float32", (4, 2), 0, 99).pack(), "says 99 bytes"),
+        (FrameHeader(KEY, 0, "float32", (4, 2), 30, 32).pack() + bytes(4), "beyond the end"),
+        (FrameHeader(KEY, 0, "float32", (-4, 2), 0, 32).pack(), "bytes for shape"),
+    ],
+)
+def test_what_no_worker_writes_is_refused(message: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        unpack_header(message)
+
+
+def test_a_frame_refuses_another_ones_chunks_and_too_many() -> None:
+    tensor = torch.arange(4)
+    message = next(OutgoingFrame(KEY, tensor, epoch=0).chunks())
+    frame = IncomingFrame(unpack_header(message))
+    other = next(OutgoingFrame(KEY, tensor.reshape(2, 2), epoch=0).chunks())
+    with pytest.raises(ValueError, match="differ"):
+        frame.add(unpack_header(other), other)
+    assert frame.add(unpack_header(message), message)
+    with pytest.raises(ValueError, match="more bytes"):
+        frame.add(unpack_header(message), message)
