@@ -1,0 +1,35 @@
+"""`python -m edgeswarm_agent.worker`: the process that computes, started and supervised by the agent's daemon."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from ..pipe import MessagePipe
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="edgeswarm_agent.worker", description=__doc__)
+    parser.add_argument("--identity", type=Path, required=True, help="folder with this device's key and certificate")
+    parser.add_argument("--listen", required=True, help="host:port of the tensor server; port 0 for any")
+    parser.add_argument("--slow-down", type=float, default=1.0, help="stretch computing by this factor")
+    parser.add_argument("--threads", type=int, default=1, help="threads of an operation")
+    parser.add_argument("--events-fd", type=int, required=True, help="file descriptor to write events to")
+    arguments = parser.parse_args()
+    # Commands come on standard input; libraries that read it would take them away.
+    commands = os.fdopen(os.dup(0), "rb")
+    events = os.fdopen(arguments.events_fd, "wb", buffering=0)
+    from .main import Worker
+
+    Worker(
+        MessagePipe(commands, events),
+        identity_folder=arguments.identity,
+        listen=arguments.listen,
+        slow_down=arguments.slow_down,
+        threads=arguments.threads,
+    ).run()
+
+
+if __name__ == "__main__":
+    main()

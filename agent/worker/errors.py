@@ -1,0 +1,21 @@
+"""How an epoch ends before its rounds do."""
+
+from __future__ import annotations
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+
+
+class HaltedError(Exception):
+    """The epoch was halted from outside; nothing went wrong here."""
+
+
+class LinkBrokenError(EdgeswarmError):
+    """A stream to or from another worker ended while it was needed. `peer` is the node id at its other end."""
+
+    def __init__(self, peer: str, detail: str) -> None:
+        super().__init__(
+            ErrorCode.LINK_BROKEN,
+            f"the link to {peer} broke ({detail}).",
+            f"Look whether {peer} is switched on and reachable, then start the job again.",
+        )
+        self.peer = peer

@@ -1,0 +1,178 @@
+"""One round at one worker: the schedule's actions, the all-reduce, what stages tell each other, the step."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Sequence
+
+import torch
+
+from edgeswarm.job import Job
+from edgeswarm.model.batch_norm import BatchNormMerger
+from edgeswarm.model.stage import StageModule
+from edgeswarm.routes import Routes, TiedTensor
+from edgeswarm.samples import SampleOrder
+from edgeswarm.schedule.policies import make_policy
+from edgeswarm.schedule.policy import Action, ActionKind
+from edgeswarm.wire.v1 import agent_pb2
+
+from .all_reduce import ReplicaGroup
+from .compute import StageCompute
+from .gradients import GradientBuckets, OverlappedReducer
+from .memory import peak_anonymous_bytes
+from .step import StageConversation, StageOptimizer, Totals
+from .timing import ALL_REDUCE, BACKWARD, FORWARD, OTHER, SEND, STEP, WAITING
+
+LOSS_NUMBERS = 2
+
+
+class StageExecutor:
+    """Runs rounds of one stage's replica. Nothing here knows which schedule it is.
+
+    loss_counts: the loss returns (sum, count), so that the count has to be learned from the last stage.
+    """
+
+    def __init__(
+        self,
+        *,
+        module: StageModule,
+        job: Job,
+        compute: StageCompute,
+        routes: Routes,
+        group: ReplicaGroup,
+        tied: Sequence[TiedTensor],
+        order: SampleOrder,
+        loss_counts: bool,
+    ) -> None:
+        self._module = module
+        self._compute = compute
+        self._routes = routes
+        self._order = order
+        self._loss_counts = loss_counts
+        self._clips = job.clip_gradient_norm is not None
+        self._group = group
+        trainable = [(name, p) for name, p in module.named_parameters_in_order() if p.requires_grad]
+        self.optimizer = StageOptimizer(job, trainable)
+        self.buckets = GradientBuckets(trainable)
+        self._reducer = OverlappedReducer(self.buckets, trainable, group=group, switch=compute.switch)
+        self._conversation = StageConversation(
+            routes, tied=tied, epoch=compute.epoch, egress=compute.egress, mailbox=compute.mailbox
+        )
+        self._merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
+        not_counted = {tensor.name for tensor in tied if tensor.owner != routes.stage_index}
+        self._counted_names = [name for name, _ in trainable if name not in not_counted]
+        self._clock = compute.clock
+        self._bytes_before = (0, 0)
+
+    def close(self) -> None:
+        self._reducer.close()
+
+    def run_round(self, round_number: int) -> agent_pb2.RoundReport:
+        """One mini-batch up to and with the optimizer step. Raises what ended the epoch."""
+        cpu_before = _cpu_seconds()
+        self._clock.begin_round()
+        self._compute.progress.round = round_number
+        sizes = self._routes.micro_batch_sizes(self._order.samples_of(round_number))
+        mine = self._compute.begin_round(round_number, sizes)
+        self.buckets.zero()
+        self._reducer.begin_round(round_number)
+        self._run_schedule(mine)
+        with self._clock.part(ALL_REDUCE):
+            self._compute.progress.set("all-reduce", self._others())
+            self._reducer.finish_backward()
+            loss_sum, loss_count = self._reduce_statistics()
+            totals = self._agree(round_number, loss_count)
+        with self._clock.part(STEP):
+            self._compute.progress.set("optimizer step")
+            norm = self.optimizer.step(
+                self.buckets,
+                count=totals.count,
+                sum_of_squares=totals.sum_of_squares if self._clips else None,
+                round_number=round_number,
+            )
+        samples = sum(self._compute.route(index).interval.size for index in mine)
+        report = self._report(round_number, samples, _cpu_seconds() - cpu_before)
+        if self._routes.is_last and self._routes.is_leader:
+            report.loss_sum, report.loss_count = loss_sum, loss_count
+        if norm is not None:
+            report.gradient_norm = norm
+        return report
+
+    def _run_schedule(self, micro_batches: Sequence[int]) -> None:
+        policy = make_policy(self._routes.plan.schedule, micro_batches, in_flight=self._routes.stage.in_flight)
+        while not policy.is_done:
+            action = policy.next_action(self._compute.is_ready)
+            if action is None:
+                self._compute.wait_for(policy.awaited())
+                continue
+            if action == Action(ActionKind.BACKWARD, micro_batches[-1]):
+                self._reducer.arm()
+            self._compute.run(action)
+            if action.kind is ActionKind.FORWARD:
+                self._merger.add(self._module.take_batch_statistics())
+            policy.finished(action)
+
+    def _reduce_statistics(self) -> tuple[float, float]:
+        """Loss sum and count, and the batch statistics, over all replicas; applies the batch statistics."""
+        totals = self._compute.totals
+        vector = self._merger.to_vector()
+        flat = torch.cat([torch.tensor([totals.loss_sum, totals.count], dtype=torch.float64), vector])
+        self._reducer.reduce_last(flat)
+        self._reducer.wait(with_last=True)
+        if vector.numel():
+            with self._clock.part(STEP):
+                self._merger.apply(flat[LOSS_NUMBERS:])
+        return float(flat[0]), float(flat[1])
+
+    def _agree(self, round_number: int, loss_count: float) -> Totals:
+        """Sums tied weights; learns the global count, and the squares of the whole gradient where the job clips."""
+        self._conversation.sum_tied(self.buckets, round_number=round_number)
+        squares = self.buckets.sum_of_squares(self._counted_names) if self._clips else 0.0
+        if not (self._clips or self._loss_counts):
+            return Totals(float(self._order.samples_of(round_number)), 0.0)
+        mine = Totals(loss_count if self._routes.is_last else 0.0, squares)
+        return self._conversation.exchange_totals(mine, round_number=round_number)
+
+    def _others(self) -> tuple[str, ...]:
+        return tuple(name for name in self._routes.replicas if name != self._routes.device)
+
+    def _report(self, round_number: int, samples: int, cpu_seconds: float) -> agent_pb2.RoundReport:
+        seconds, parts = self._clock.end_round()
+        sent, received = self._compute.egress.sent_bytes, self._compute.mailbox.received_bytes
+        sent_before, received_before = self._bytes_before
+        self._bytes_before = (sent, received)
+        waiting = {name.removeprefix(WAITING): value for name, value in parts.items() if name.startswith(WAITING)}
+        return agent_pb2.RoundReport(
+            epoch=self._compute.epoch,
+            round=round_number,
+            seconds=seconds,
+            samples=samples,
+            forward_seconds=parts.get(FORWARD, 0.0),
+            backward_seconds=parts.get(BACKWARD, 0.0),
+            send_seconds=parts.get(SEND, 0.0),
+            waiting_seconds=waiting,
+            all_reduce_seconds=parts.get(ALL_REDUCE, 0.0),
+            step_seconds=parts.get(STEP, 0.0),
+            other_seconds=parts.get(OTHER, 0.0),
+            sent_bytes=sent - sent_before,
+            received_bytes=received - received_before,
+            peak_memory_bytes=peak_anonymous_bytes(),
+            cpu_seconds=cpu_seconds,
+        )
+
+
+def run_rounds(
+    executor: StageExecutor,
+    first_round: int,
+    end_round: int,
+    *,
+    finished: Callable[[agent_pb2.RoundReport], None],
+) -> None:
+    """Runs rounds first_round <= r < end_round and reports each. Raises what ended the epoch."""
+    for round_number in range(first_round, end_round):
+        finished(executor.run_round(round_number))
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,197 @@
+"""Gradients of a stage as flat buckets: sums over samples until the step, each all-reduced as soon as it is done.
+
+    parameters, last used first     | head | block 3 | block 2 | ... |
+    buckets of about a mebibyte     |    bucket 0    |  bucket 1 ... |
+    backward of the last micro-batch  ------------------------------->
+    all-reduce, on its own thread          bucket 0 ---> bucket 1 --->
+
+Every parameter's `.grad` is a view into its bucket, so that nothing is copied together for sending, and the one division
+by the count of samples is one operation a bucket.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from .all_reduce import ReplicaGroup
+from .epoch_state import EpochSwitch
+
+BUCKET_BYTES = 1 << 20
+
+
+class GradientBuckets:
+    """Flat gradient buffers over the trainable parameters of a stage, given in the order of the forward."""
+
+    def __init__(
+        self, parameters: Sequence[tuple[str, torch.nn.Parameter]], *, bucket_bytes: int = BUCKET_BYTES
+    ) -> None:
+        self.names = [name for name, _ in parameters]
+        self._bucket_of: dict[str, int] = {}
+        self._views: dict[str, torch.Tensor] = {}
+        self.flat: list[torch.Tensor] = []
+        members: list[tuple[str, torch.nn.Parameter]] = []
+        for name, parameter in reversed(parameters):
+            same_kind = not members or members[0][1].dtype == parameter.dtype
+            held = sum(p.numel() * p.element_size() for _, p in members)
+            if members and (not same_kind or held + parameter.numel() * parameter.element_size() > bucket_bytes):
+                self._make_bucket(members)
+                members = []
+            members.append((name, parameter))
+        if members:
+            self._make_bucket(members)
+
+    def _make_bucket(self, members: Sequence[tuple[str, torch.nn.Parameter]]) -> None:
+        first = members[0][1]
+        flat = torch.zeros(sum(p.numel() for _, p in members), dtype=first.dtype, device=first.device)
+        start = 0
+        for name, parameter in members:
+            self._bucket_of[name] = len(self.flat)
+            self._views[name] = flat[start : start + parameter.numel()].view(parameter.shape)
+            parameter.grad = self._views[name]
+            start += parameter.numel()
+        self.flat.append(flat)
+
+    def bucket_of(self, name: str) -> int:
+        return self._bucket_of[name]
+
+    def members(self, bucket: int) -> list[str]:
+        return [name for name in self.names if self._bucket_of[name] == bucket]
+
+    def gradient(self, name: str) -> torch.Tensor:
+        return self._views[name]
+
+    def zero(self) -> None:
+        for flat in self.flat:
+            flat.zero_()
+
+    def divide(self, count: float) -> None:
+        """The one division by the mini-batch's global count."""
+        for flat in self.flat:
+            flat.div_(count)
+
+    def scale(self, factor: float) -> None:
+        for flat in self.flat:
+            flat.mul_(factor)
+
+    def sum_of_squares(self, names: Sequence[str]) -> float:
+        """Over the gradients of these parameters, in double precision."""
+        total = 0.0
+        for name in names:
+            norm = torch.linalg.vector_norm(self._views[name], dtype=torch.float64)
+            total += float(norm) ** 2
+        return total
+
+
+class OverlappedReducer:
+    """Runs the all-reduce of a round's buckets on a thread of its own while the backward goes on.
+
+    Buckets are reduced in index order at every replica, since each of them waits for the others' bucket of that number.
+    """
+
+    def __init__(
+        self,
+        buckets: GradientBuckets,
+        parameters: Sequence[tuple[str, torch.nn.Parameter]],
+        *,
+        group: ReplicaGroup,
+        switch: EpochSwitch,
+    ) -> None:
+        self._buckets = buckets
+        self._group = group
+        self._switch = switch
+        self._armed = False
+        self._missing: list[set[str]] = []
+        self._next_bucket = 0
+        self._round = 0
+        self._work: queue.SimpleQueue[tuple[int, int, torch.Tensor] | None] = queue.SimpleQueue()
+        self._condition = threading.Condition()
+        self._reduced = 0
+        self._hooks = [self._hook(name, parameter) for name, parameter in parameters]
+        switch.on_thrown(self._wake)
+        self._thread = threading.Thread(target=self._run, name="all-reduce", daemon=True)
+        if group.size > 1:
+            self._thread.start()
+
+    def _hook(self, name: str, parameter: torch.nn.Parameter) -> RemovableHandle:
+        def gradient_done(_: torch.Tensor) -> None:
+            self._gradient_done(name)
+
+        handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(gradient_done)  # type: ignore[no-untyped-call]
+        return handle
+
+    def begin_round(self, round_number: int) -> None:
+        self._round = round_number
+        self._armed = False
+        self._next_bucket = 0
+        self._missing = [set(self._buckets.members(bucket)) for bucket in range(len(self._buckets.flat))]
+        with self._condition:
+            self._reduced = 0
+
+    def arm(self) -> None:
+        """The next backward is this replica's last of the round: from now on gradients are final once accumulated."""
+        self._armed = True
+
+    def finish_backward(self) -> None:
+        """The last backward has run: what got no gradient in it is final too."""
+        for missing in self._missing:
+            missing.clear()
+        self._release()
+
+    def reduce_last(self, buffer: torch.Tensor) -> None:
+        """Hands in one more buffer (statistics) after the buckets. Wait for it with `wait`."""
+        self._submit(len(self._buckets.flat), buffer)
+
+    def wait(self, *, with_last: bool) -> None:
+        """Blocks until all buckets (and the buffer of `reduce_last`) are reduced. Raises what ended the epoch."""
+        if self._group.size == 1:
+            return
+        wanted = len(self._buckets.flat) + int(with_last)
+        with self._condition:
+            while self._reduced < wanted:
+                self._switch.check()
+                self._condition.wait()
+        self._switch.check()
+
+    def close(self) -> None:
+        """Ends the thread and lets go of the parameters. Call it once the epoch is over."""
+        for hook in self._hooks:
+            hook.remove()
+        self._work.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _gradient_done(self, name: str) -> None:
+        if self._armed:
+            self._missing[self._buckets.bucket_of(name)].discard(name)
+            self._release()
+
+    def _release(self) -> None:
+        while self._next_bucket < len(self._missing) and not self._missing[self._next_bucket]:
+            self._submit(self._next_bucket, self._buckets.flat[self._next_bucket])
+            self._next_bucket += 1
+
+    def _submit(self, bucket: int, buffer: torch.Tensor) -> None:
+        if self._group.size > 1:
+            self._work.put((self._round, bucket, buffer))
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            round_number, bucket, buffer = work
+            try:
+                self._group.all_reduce(buffer, round_number=round_number, bucket=bucket)
+            except BaseException as error:
+                # The epoch is over; whoever waits in `wait` raises why.
+                self._switch.fail(error)
+                return
+            with self._condition:
+                self._reduced += 1
+                self._condition.notify_all()
+
+    def _wake(self) -> None:
+        with self._condition:
+            self._condition.notify_all()

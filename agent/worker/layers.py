@@ -1,0 +1,131 @@
+"""A stage's layers: fetched from whoever holds them, and given to whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import torch
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.model.stage import StageModule
+from edgeswarm.security.identity import Identity
+from edgeswarm.snapshot import LayerState, pack_layer, unpack_layer
+from edgeswarm.wire.call_errors import error_of_call
+from edgeswarm.wire.channel import secure_channel
+from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
+
+from .step import StageOptimizer
+
+FETCH_TIMEOUT_SECONDS = 600.0
+PARALLEL_FETCHES = 4
+
+
+def fetch_layers(
+    identity: Identity,
+    job: agent_pb2.JobReference,
+    sources: Sequence[agent_pb2.LayerSource],
+    *,
+    round_number: int,
+) -> dict[int, LayerState]:
+    """The state of each layer at the beginning of a round, by layer; several layers at once.
+
+    Raises EdgeswarmError that names the holder which can't be reached or doesn't have the layer.
+    """
+    channels: dict[str, grpc.Channel] = {}
+    for source in sources:
+        if source.address not in channels:
+            channels[source.address] = secure_channel(source.address, identity=identity, node_id=source.node_id)
+
+    def fetch(source: agent_pb2.LayerSource) -> tuple[int, LayerState]:
+        request = data_pb2.FetchLayerRequest(job=job, layer=source.layer, round=round_number)
+        try:
+            blob = fetch_blob(channels[source.address], FETCH_LAYER, request, timeout_seconds=FETCH_TIMEOUT_SECONDS)
+        except grpc.RpcError as error:
+            raise error_of_call(error, device=source.node_id, doing=f"fetch layer {source.layer}") from error
+        state = unpack_layer(blob)
+        if state.round != round_number:
+            raise EdgeswarmError(
+                ErrorCode.STALE_CALL,
+                f"{source.node_id} sent layer {source.layer} of round {state.round}, not of round {round_number}.",
+            )
+        return source.layer, state
+
+    try:
+        with ThreadPoolExecutor(PARALLEL_FETCHES, thread_name_prefix="fetch") as pool:
+            return dict(pool.map(fetch, sources))
+    finally:
+        for channel in channels.values():
+            channel.close()
+
+
+def tensors_of(states: Mapping[int, LayerState]) -> dict[str, torch.Tensor]:
+    """All tensors of a stage by original name. A weight that several of its layers use is the same in each."""
+    tensors: dict[str, torch.Tensor] = {}
+    for state in states.values():
+        for members in (state.parameters, state.buffers, state.constants):
+            for name, tensor in members.items():
+                tensors.setdefault(name, tensor)
+    return tensors
+
+
+def load_optimizer_state(optimizer: StageOptimizer, module: StageModule, states: Mapping[int, LayerState]) -> None:
+    """Puts the optimizer state that came with the layers where the optimizer keeps it. Round 0 has none."""
+    if optimizer.optimizer is None:
+        return
+    for state in states.values():
+        for name, values in state.optimizer.items():
+            parameter = module.parameters[name]
+            if values and parameter not in optimizer.optimizer.state:
+                optimizer.optimizer.state[parameter] = dict(values)
+        for group, saved in zip(optimizer.optimizer.param_groups, state.groups, strict=False):
+            group.update(saved)
+
+
+class LayerHolder:
+    """Gives the state of this worker's layers as it is between two rounds."""
+
+    def __init__(self, module: StageModule, optimizer: StageOptimizer) -> None:
+        self._module = module
+        self._names_by_layer = {
+            module.graph.first_layer + index: frozenset(names) for index, names in enumerate(module.graph.layer_tensors)
+        }
+        self._optimizer = optimizer
+        self.round = 0
+
+    def read(self, request: data_pb2.FetchLayerRequest) -> bytes:
+        """The bytes of one layer. Raises EdgeswarmError for a layer or a round that isn't here."""
+        names = self._names_by_layer.get(request.layer)
+        if names is None or request.round != self.round:
+            raise EdgeswarmError(
+                ErrorCode.STALE_CALL,
+                f"this worker holds layers {sorted(self._names_by_layer)} of round {self.round}, "
+                f"not layer {request.layer} of round {request.round}",
+            )
+        module = self._module
+        optimizer = self._optimizer.optimizer
+        parameters = {name: p.detach().cpu() for name, p in module.parameters.items() if name in names}
+        optimizer_state: dict[str, dict[str, object]] = {}
+        groups: list[dict[str, object]] = []
+        if optimizer is not None:
+            for name in parameters:
+                state = optimizer.state.get(module.parameters[name])
+                if state:
+                    optimizer_state[name] = {
+                        key: value.detach().cpu() if isinstance(value, torch.Tensor) else value
+                        for key, value in state.items()
+                    }
+            for group in optimizer.param_groups:
+                groups.append({key: value for key, value in group.items() if key not in ("params", "param_names")})
+        return pack_layer(
+            LayerState(
+                round=self.round,
+                parameters=parameters,
+                buffers={name: b.cpu() for name, b in module.buffers.items() if name in names},
+                constants={name: c.cpu() for name, c in module.constants.items() if name in names},
+                optimizer=optimizer_state,
+                groups=groups,
+            )
+        )

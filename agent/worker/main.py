@@ -1,0 +1,251 @@
+"""The worker's command loop: commands from the daemon in, events out.
+
+[reader thread]  commands --> queue --> [main thread]  prepare, start, profile: everything that computes
+                 halt: throws the epoch's switch at once, so that computing ends between two layers
+[progress thread]  every half second: what it does, for whom it waits
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.security.certificates import Role
+from edgeswarm.security.identity import Identity
+from edgeswarm.wire.v1 import agent_pb2, worker_pb2
+
+from ..pipe import MessagePipe
+from ..profiler.profile import run_profile
+from .epoch_state import EpochSwitch
+from .errors import HaltedError, LinkBrokenError
+from .executor import run_rounds
+from .memory import anonymous_bytes
+from .setup import StageEpoch, WorkerContext
+from .tensor_server import TensorServer
+from .timing import Progress
+
+PROGRESS_SECONDS = 0.5
+
+
+class Worker:
+    """One worker process. `run` returns when the daemon says exit; the end of the pipe ends the process at once."""
+
+    def __init__(
+        self, pipe: MessagePipe, *, identity_folder: Path, listen: str, slow_down: float, threads: int
+    ) -> None:
+        torch.set_num_threads(threads)
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+        if accelerator == "cuda":
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        identity = Identity.load(identity_folder, role=Role.AGENT)
+        self._pipe = pipe
+        self._progress = Progress()
+        self._server = TensorServer(identity, address=listen)
+        self._context = WorkerContext(
+            identity=identity,
+            device=identity.node_id,
+            accelerator=accelerator,
+            slow_down=slow_down,
+            progress=self._progress,
+            server=self._server,
+        )
+        self._commands: queue.SimpleQueue[worker_pb2.WorkerCommand] = queue.SimpleQueue()
+        self._epoch: StageEpoch | None = None
+        # What a halt ends: the epoch's switch, or the profile's.
+        self._switch = EpochSwitch()
+        self._next_round = 0
+
+    def run(self) -> None:
+        self._send(0, hello=worker_pb2.WorkerHello(
+            process_id=os.getpid(),
+            port=self._server.port,
+            torch_version=torch.__version__,
+            accelerator=self._context.accelerator,
+            base_bytes=anonymous_bytes(),
+        ))  # fmt: skip
+        threading.Thread(target=self._read_commands, name="commands", daemon=True).start()
+        threading.Thread(target=self._report_progress, name="progress", daemon=True).start()
+        _import_what_the_first_step_imports()
+        while True:
+            command = self._commands.get()
+            kind = command.WhichOneof("command")
+            if kind == "exit":
+                break
+            self._answer(command, kind or "")
+        self._end_epoch()
+        self._server.stop()
+
+    # --- threads ------------------------------------------------------------------------------------------------
+
+    def _read_commands(self) -> None:
+        while (command := self._pipe.receive(worker_pb2.WorkerCommand)) is not None:
+            if command.HasField("halt"):
+                self._switch.halt()
+            self._commands.put(command)
+        # The daemon is gone: nobody is left to compute for.
+        os._exit(0)
+
+    def _report_progress(self) -> None:
+        while True:
+            action, waiting_for, seconds = self._progress.read()
+            self._send(0, progress=agent_pb2.WorkerProgress(
+                running=True,
+                process_id=os.getpid(),
+                epoch=self._progress.epoch,
+                round=self._progress.round,
+                action=action,
+                waiting_for=waiting_for,
+                action_seconds=seconds,
+                memory_bytes=anonymous_bytes(),
+                tensor_port=self._server.port,
+            ))  # fmt: skip
+            time.sleep(PROGRESS_SECONDS)
+
+    # --- commands -----------------------------------------------------------------------------------------------
+
+    def _answer(self, command: worker_pb2.WorkerCommand, kind: str) -> None:
+        actions: dict[str, Callable[[worker_pb2.WorkerCommand], None]] = {
+            "prepare": self._prepare,
+            "start": self._start,
+            "halt": self._halt,
+            "profile": self._profile,
+        }
+        try:
+            actions[kind](command)
+        except HaltedError:
+            # The halt command is next in the queue and answers; this one is answered too, so that nobody waits.
+            self._fail(command.number, EdgeswarmError(ErrorCode.STALE_CALL, "the epoch was halted"))
+        except Exception as error:
+            self._fail(command.number, error)
+        finally:
+            self._progress.set("idle")
+
+    def _prepare(self, command: worker_pb2.WorkerCommand) -> None:
+        self._end_epoch()
+        request = command.prepare.request
+        epoch = StageEpoch(self._context, request, bundle_folder=Path(command.prepare.bundle_folder))
+        self._epoch, self._switch = epoch, epoch.switch
+        self._progress.epoch = request.job.epoch
+        self._next_round = request.first_round
+        try:
+            ready = epoch.prepare()
+        except BaseException:
+            self._end_epoch()
+            raise
+        self._send(command.number, ready=ready)
+
+    def _start(self, command: worker_pb2.WorkerCommand) -> None:
+        epoch = self._epoch
+        if epoch is None:
+            raise EdgeswarmError(ErrorCode.STALE_CALL, "start came before prepare")
+        self._send(command.number, started=worker_pb2.Started())
+        try:
+            run_rounds(
+                epoch.executor, command.start.first_round, command.start.end_round, finished=self._round_finished
+            )
+        except HaltedError:
+            return
+        except Exception as error:
+            # The switch's error came first; what the compute thread met may only follow from it.
+            self._fail(0, epoch.switch.error or error)
+            epoch.switch.fail(error)
+            return
+        epoch.holder.round = command.start.end_round
+        self._server.hold_layers(epoch.holder.read)
+        self._send(0, rounds_done=agent_pb2.RoundsDone(epoch=epoch.job.epoch, next_round=command.start.end_round))
+
+    def _round_finished(self, report: agent_pb2.RoundReport) -> None:
+        self._next_round = report.round + 1
+        self._send(0, round=report)
+
+    def _halt(self, command: worker_pb2.WorkerCommand) -> None:
+        self._end_epoch()
+        self._send(command.number, halted=worker_pb2.Halted(next_round=self._next_round))
+
+    def _profile(self, command: worker_pb2.WorkerCommand) -> None:
+        self._end_epoch()
+        self._switch = switch = EpochSwitch()
+        self._progress.set("profiling")
+        base_bytes = anonymous_bytes()
+        run_profile(
+            command.profile,
+            send=lambda curve: self._send(command.number, curve=curve),
+            slow_down=self._context.slow_down,
+            check_halt=switch.check,
+        )
+        self._send(command.number, profiled=agent_pb2.ProcessCost(base_bytes=base_bytes))
+
+    def _end_epoch(self) -> None:
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            epoch.close()
+
+    # --- events -------------------------------------------------------------------------------------------------
+
+    def _fail(self, number: int, error: BaseException) -> None:
+        suspects = [error.peer] if isinstance(error, LinkBrokenError) else []
+        document = json.dumps(readable_error(error, self._context.device).to_json())
+        self._send(number, failure=agent_pb2.Failure(error_json=document, suspects=suspects))
+
+    def _send(
+        self,
+        number: int,
+        *,
+        hello: worker_pb2.WorkerHello | None = None,
+        progress: agent_pb2.WorkerProgress | None = None,
+        ready: agent_pb2.PrepareReply | None = None,
+        started: worker_pb2.Started | None = None,
+        round: agent_pb2.RoundReport | None = None,
+        rounds_done: agent_pb2.RoundsDone | None = None,
+        halted: worker_pb2.Halted | None = None,
+        curve: agent_pb2.LayerCurve | None = None,
+        profiled: agent_pb2.ProcessCost | None = None,
+        failure: agent_pb2.Failure | None = None,
+    ) -> None:
+        try:
+            self._pipe.send(worker_pb2.WorkerEvent(
+                number=number,
+                hello=hello,
+                progress=progress,
+                ready=ready,
+                started=started,
+                round=round,
+                rounds_done=rounds_done,
+                halted=halted,
+                curve=curve,
+                profiled=profiled,
+                failure=failure,
+            ))  # fmt: skip
+        except BrokenPipeError:
+            # The daemon is gone; the reader thread ends the process as well.
+            os._exit(0)
+
+
+def _import_what_the_first_step_imports() -> None:
+    """An optimizer's first step loads a second's worth of torch: now, while the coordinator still exports and plans."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    torch.optim.SGD([parameter], lr=0.1).step()
+
+
+def readable_error(error: BaseException, device: str) -> EdgeswarmError:
+    """What went wrong as a person reads it; the user's code may raise anything."""
+    if isinstance(error, EdgeswarmError):
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return EdgeswarmError(
+        ErrorCode.WORKER_FAILED,
+        f"The worker on {device} failed: {type(error).__name__}: {error}{where}.",
+        "The lines below show where; if it is your job's code, correct it there.",
+        detail="".join(traceback.format_exception(error)),
+    )

@@ -1,0 +1,59 @@
+"""Before the first round: the stage computes as much as it ever holds at once, on random numbers.
+
+Memory that is not there is found now, with a message, and not in the middle of an epoch; and the first round finds the
+allocator, the kernels' choices and the pages warm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.model.probe import random_inputs
+from edgeswarm.model.stage import StageModule
+
+from .memory import peak_anonymous_bytes, reset_peak
+
+
+def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, check_halt: Callable[[], None]) -> int:
+    """Runs `in_flight` forwards of `batch` samples, then their backwards; returns the peak of anonymous memory in bytes.
+
+    Leaves parameters and buffers alone, and zeros in the gradients. Raises EdgeswarmError where memory ends.
+    """
+    reset_peak()
+    graph = module.graph
+    try:
+        held: list[tuple[torch.Tensor, ...]] = []
+        for index in range(in_flight):
+            inputs = random_inputs(graph, batch, seed=index, device=module.device)
+            held.append(module.forward(batch, inputs, draw=None, check_halt=check_halt))
+        while held:
+            outputs = [tensor for tensor in held.pop() if tensor.requires_grad]
+            check_halt()
+            if outputs:
+                torch.autograd.backward(outputs, [torch.zeros_like(tensor) for tensor in outputs])
+    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        raise EdgeswarmError(
+            ErrorCode.NO_PLAN_FITS,
+            f"{device} has too little memory for layers {graph.first_layer} to {graph.end_layer - 1} "
+            f"with {batch} samples and {in_flight} micro-batches in flight.",
+            "Plan with a smaller --micro-batch, or with another device.",
+            detail=str(error),
+        ) from error
+    finally:
+        module.take_batch_statistics()
+    for parameter in module.parameters.values():
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+    return peak_anonymous_bytes()
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    text = str(error)
+    return "can't allocate memory" in text or "out of memory" in text.lower()

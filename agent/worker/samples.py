@@ -1,0 +1,199 @@
+"""Where a worker's samples come from: the job's data service, or the data set on this device."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import grpc
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job import Dataset
+from edgeswarm.wire.call_errors import error_of_call
+from edgeswarm.wire.fetch import FETCH_SAMPLES, SamplePart, fetch_blob
+from edgeswarm.wire.tensor_samples import SampleBlock, collate_items, collate_rows, decode_blocks, part_of
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
+
+FETCH_TIMEOUT_SECONDS = 120.0
+CACHE_BYTES = 256 * 1024**2
+# One call fetches several micro-batches, but no more than this where samples are large.
+CALL_BYTES = 8 * 1024**2
+# What a block costs beside its columns: Python objects and the entries of its rows.
+_BLOCK_BYTES = 2048
+_ROW_BYTES = 200
+
+Place = tuple[SampleBlock, int]
+
+
+class Samples(Protocol):
+    """Samples that are here now, by their index in the data set."""
+
+    def item(self, index: int) -> Any:
+        """One sample (or the part of it that was read), as the data set gave it. The caller may write into it."""
+
+    def collate(self, indices: Sequence[int]) -> Any:
+        """The batch of some of them, in this order."""
+
+
+class SampleSource(Protocol):
+    """Gives samples by index. It may outlive a feed: what it keeps is of use to the next. Any thread may call."""
+
+    def read(self, indices: Sequence[int], part: SamplePart) -> Samples:
+        """The samples of these indices, or one part of each. Raises EdgeswarmError."""
+
+    def samples_a_call(self) -> int:
+        """How many samples one `read` best asks for, by what is known so far."""
+
+    def cancel(self) -> None:
+        """Ends a `read` that is under way with an error."""
+
+
+class LocalSamples:
+    """The data set as this device opened it itself."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def read(self, indices: Sequence[int], part: SamplePart) -> Samples:
+        values = {}
+        for index in indices:
+            try:
+                values[index] = part_of(self._dataset[index], part)
+            except EdgeswarmError:
+                raise
+            except Exception as error:  # the user's code may raise anything
+                raise EdgeswarmError(
+                    ErrorCode.DATA_FAILED,
+                    f"Item {index} of the dataset can't be read: {type(error).__name__}: {error}",
+                    "Correct the job's dataset, or the files that it reads on this device.",
+                ) from error
+        return PlainSamples(values)
+
+    def samples_a_call(self) -> int:
+        return 1
+
+    def cancel(self) -> None:
+        """Nothing to do: reading the user's data set can't be interrupted."""
+
+
+class PlainSamples:
+    """Samples as the user's data set gave them."""
+
+    def __init__(self, values: Mapping[int, Any]) -> None:
+        self._values = values
+
+    def item(self, index: int) -> Any:
+        return self._values[index]
+
+    def collate(self, indices: Sequence[int]) -> Any:
+        return collate_items([self._values[index] for index in indices])
+
+
+class FetchedSamples:
+    """Samples as they came from the data service: rows of blocks."""
+
+    def __init__(self, places: Mapping[int, Place]) -> None:
+        self._places = places
+
+    def item(self, index: int) -> Any:
+        block, row = self._places[index]
+        return block.item(row)
+
+    def collate(self, indices: Sequence[int]) -> Any:
+        return collate_rows([self._places[index] for index in indices])
+
+
+class ServedSamples:
+    """Samples of the job's data service, kept in memory as far as the budget goes, so that later epochs are local.
+
+    What was kept stays: with a new order in each epoch no choice of what to drop is better than none.
+    channel: to the data service. holder: who runs it, for messages. cache_bytes: how much is kept.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        job: agent_pb2.JobReference,
+        *,
+        holder: str,
+        cache_bytes: int = CACHE_BYTES,
+        timeout_seconds: float = FETCH_TIMEOUT_SECONDS,
+    ) -> None:
+        self._channel = channel
+        self._job = job
+        self._holder = holder
+        self._budget_bytes = cache_bytes
+        self._timeout_seconds = timeout_seconds
+        self._kept: dict[SamplePart, dict[int, Place]] = {part: {} for part in SamplePart}
+        self._sample_bytes = 0
+        self._reading = threading.Lock()
+        self._call: grpc.Call | None = None
+        self.calls = 0
+        self.fetched_samples = 0
+        self.fetched_bytes = 0
+        self.fetch_seconds = 0.0
+
+    def read(self, indices: Sequence[int], part: SamplePart) -> Samples:
+        with self._reading:
+            return self._read(indices, part)
+
+    def _read(self, indices: Sequence[int], part: SamplePart) -> Samples:
+        kept = self._kept[part]
+        places = {index: kept[index] for index in indices if index in kept}
+        missing = [index for index in dict.fromkeys(indices) if index not in places]
+        if missing:
+            blocks = self._fetch(missing, part)
+            fetched = dict(zip(missing, ((block, row) for block in blocks for row in range(block.rows)), strict=True))
+            places |= fetched
+            cost = sum(block.bytes + _BLOCK_BYTES + _ROW_BYTES * block.rows for block in blocks)
+            if cost <= self._budget_bytes:
+                self._budget_bytes -= cost
+                kept |= fetched
+        return FetchedSamples(places)
+
+    def samples_a_call(self) -> int:
+        return max(1, CALL_BYTES // self._sample_bytes) if self._sample_bytes else 1
+
+    def cancel(self) -> None:
+        call = self._call
+        if call is not None:
+            call.cancel()
+
+    def _fetch(self, indices: list[int], part: SamplePart) -> list[SampleBlock]:
+        request = data_pb2.FetchSamplesRequest(job=self._job, indices=indices, part=int(part))  # type: ignore[arg-type]
+        started = time.monotonic()
+        try:
+            data = fetch_blob(
+                self._channel,
+                FETCH_SAMPLES,
+                request,
+                timeout_seconds=self._timeout_seconds,
+                on_call=self._remember,
+            )
+        except grpc.RpcError as error:
+            raise error_of_call(error, device=f"the data service on {self._holder}", doing="fetch samples") from error
+        try:
+            blocks = decode_blocks(data)
+        except ValueError as error:
+            raise self._unsound(str(error)) from error
+        rows = sum(block.rows for block in blocks)
+        if rows != len(indices):
+            raise self._unsound(f"{rows} samples came where {len(indices)} were asked for")
+        self._sample_bytes = max(self._sample_bytes, -(-len(data) // rows))
+        self.calls += 1
+        self.fetched_samples += rows
+        self.fetched_bytes += len(data)
+        self.fetch_seconds += time.monotonic() - started
+        return blocks
+
+    def _remember(self, call: grpc.Call) -> None:
+        self._call = call
+
+    def _unsound(self, why: str) -> EdgeswarmError:
+        return EdgeswarmError(
+            ErrorCode.DATA_FAILED,
+            f"The data service on {self._holder} sent samples that can't be read: {why}.",
+            "Use the same version of edgeswarm on all devices.",
+        )

@@ -1,0 +1,76 @@
+"""Where a worker's compute thread spends a round."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+FORWARD = "forward"
+BACKWARD = "backward"
+SEND = "send"
+ALL_REDUCE = "all-reduce"
+STEP = "step"
+OTHER = "other"
+WAITING = "waiting for "
+
+
+class RoundClock:
+    """A stopwatch that is always in exactly one part, so that the parts add up to the round.
+
+    Parts are the names above; waiting is "waiting for " and for what. Only the compute thread switches parts.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._started = self._since = time.perf_counter()
+        self._part = OTHER
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    def begin_round(self) -> None:
+        self._begin()
+
+    def switch(self, part: str) -> str:
+        """From now on time counts for `part`; returns the part before."""
+        now = time.perf_counter()
+        before = self._part
+        self._seconds[before] += now - self._since
+        self._part, self._since = part, now
+        return before
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        before = self.switch(name)
+        try:
+            yield
+        finally:
+            self.switch(before)
+
+    def end_round(self) -> tuple[float, dict[str, float]]:
+        """Seconds of the round, and of each of its parts."""
+        self.switch(OTHER)
+        return self._since - self._started, dict(self._seconds)
+
+
+class Progress:
+    """What the worker does now, for the heartbeat: written by the compute thread, read by the one that reports."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state: tuple[str, tuple[str, ...], float] = ("idle", (), time.monotonic())
+        self.epoch = 0
+        self.round = 0
+
+    def set(self, action: str, waiting_for: tuple[str, ...] = ()) -> None:
+        with self._lock:
+            self._state = (action, waiting_for, time.monotonic())
+
+    def read(self) -> tuple[str, tuple[str, ...], float]:
+        """The action, node ids it waits for, and for how many seconds it has been at it."""
+        with self._lock:
+            action, waiting_for, since = self._state
+        return action, waiting_for, time.monotonic() - since

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from edgeswarm_agent.worker.epoch_state import EpochSwitch
+from edgeswarm_agent.worker.errors import HaltedError
+
+
+def test_the_first_error_latches() -> None:
+    switch = EpochSwitch()
+    switch.check()
+    assert switch.fail(ValueError("first"))
+    assert not switch.fail(ValueError("second"))
+    assert not switch.halt()
+    with pytest.raises(ValueError, match="first"):
+        switch.check()
+    with pytest.raises(ValueError, match="first"):
+        switch.sleep(60)
+
+
+def test_wake_ups_run_once_even_when_registered_late() -> None:
+    switch = EpochSwitch()
+    woken: list[str] = []
+    switch.on_thrown(lambda: woken.append("early"))
+    switch.halt()
+    switch.halt()
+    switch.on_thrown(lambda: woken.append("late"))
+    assert woken == ["early", "late"]
+    with pytest.raises(HaltedError):
+        switch.check()

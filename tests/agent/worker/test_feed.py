@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job import Job
+from edgeswarm.security.authority import create_cluster
+from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_channel, secure_server
+from edgeswarm.wire.fetch import SamplePart, serve_blob
+from edgeswarm.wire.tensor_samples import encode_items
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
+from edgeswarm_agent.worker.errors import HaltedError
+from edgeswarm_agent.worker.feed import Batch, FeedRequest, SampleFeed, sample_generator
+from edgeswarm_agent.worker.samples import LocalSamples, SampleSource, ServedSamples
+
+LENGTH = 60
+JOB = agent_pb2.JobReference(job_id="job", term=1, epoch=1)
+
+
+class Numbers:
+    """Item i: an image full of i, a dict beside it, and its label. Item 50 can't be read."""
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 50:
+            raise OSError("bad sector")
+        return (torch.full((2, 2), index, dtype=torch.uint8), {"n": index}), index % 10
+
+
+class Service:
+    """A data service in this process, which writes down what it was asked for, and can be made to hang."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[int], int]] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def fetch(self, data: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
+        request = data_pb2.FetchSamplesRequest.FromString(data)
+        self.calls.append((list(request.indices), int(request.part)))
+        assert self.may_answer.wait(30)
+        if 50 in request.indices:
+            raise EdgeswarmError(ErrorCode.DATA_FAILED, "Item 50 of the dataset can't be read: bad sector")
+        items = [Numbers()[index] for index in request.indices]
+        yield from serve_blob(encode_items(items, SamplePart(int(request.part))))
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        identity = create_cluster(authority_folder=folder / "authority", operator_folder=folder / "operator")[1]
+        self.service = Service()
+        handlers = [raw_service("edgeswarm.wire.v1.Samples", {"Fetch": raw_unary_stream_handler(self.service.fetch)})]
+        self.server, port = secure_server(identity, address="127.0.0.1:0", workers=4, handlers=handlers)
+        self.server.start()
+        self.channel = secure_channel(f"127.0.0.1:{port}", identity=identity, node_id=identity.node_id)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield made
+    made.channel.close()
+    made.server.stop(None)
+
+
+@pytest.fixture
+def service(cluster: Cluster) -> Service:
+    cluster.service.calls.clear()
+    return cluster.service
+
+
+@pytest.fixture
+def served(cluster: Cluster, service: Service) -> ServedSamples:
+    return ServedSamples(cluster.channel, JOB, holder="desk")
+
+
+def job(**fields: Any) -> Job:
+    nothing = print
+    return Job(model=nothing, dataset=Numbers, loss=nothing, optimizer=nothing, batch_size=8, **fields)  # type: ignore[arg-type]
+
+
+def requests(rounds: int, order: Sequence[int] = range(48), epoch: int = 0) -> list[FeedRequest]:
+    """Rounds of two micro-batches of four samples."""
+    wanted = itertools.product(range(rounds), range(2))
+    return [
+        FeedRequest(round_number, micro_batch, tuple(order[8 * round_number + 4 * micro_batch :][:4]), epoch)
+        for round_number, micro_batch in wanted
+    ]
+
+
+def feed(source: SampleSource, wanted: Sequence[FeedRequest], **changes: Any) -> SampleFeed:
+    settings: dict[str, Any] = {"job": job(), "seed": 3, "part": SamplePart.BOTH, "ahead": 4} | changes
+    return SampleFeed(source=source, requests=iter(wanted), **settings)
+
+
+def same(batch: Batch, expected: Any, part: SamplePart = SamplePart.BOTH) -> bool:
+    (image, extra), labels = expected
+    if part is SamplePart.TARGETS:
+        return batch.inputs is None and torch.equal(batch.targets, labels)
+    inputs_same = (
+        isinstance(batch.inputs, tuple)
+        and torch.equal(batch.inputs[0], image)
+        and batch.inputs[0].dtype == image.dtype
+        and torch.equal(batch.inputs[1]["n"], extra["n"])
+    )
+    if part is SamplePart.INPUTS:
+        return inputs_same and batch.targets is None
+    return inputs_same and torch.equal(batch.targets, labels)
+
+
+@pytest.mark.parametrize("part", list(SamplePart))
+@pytest.mark.parametrize("kind", ["served", "local"])
+def test_every_batch_is_what_a_data_loader_would_make(served: ServedSamples, part: SamplePart, kind: str) -> None:
+    order = torch.randperm(48).tolist()
+    wanted = requests(6, order)
+    made = feed(served if kind == "served" else LocalSamples(Numbers()), wanted, part=part)
+    for request in wanted:
+        expected = default_collate([Numbers()[index] for index in request.indices])
+        assert same(made.get(request.round, request.micro_batch), expected, part)
+    made.close()
+
+
+def test_only_the_wanted_part_travels_and_several_micro_batches_a_call(served: ServedSamples, service: Service) -> None:
+    wanted = requests(6)
+    made = feed(served, wanted, part=SamplePart.TARGETS)
+    for request in wanted:
+        made.get(request.round, request.micro_batch)
+    made.close()
+    assert {part for _, part in service.calls} == {SamplePart.TARGETS}
+    assert sum(len(indices) for indices, _ in service.calls) == 48
+    assert len(service.calls) < len(wanted)
+    assert served.fetched_samples == 48
+
+
+def test_a_later_epoch_is_local_as_far_as_the_budget_goes(cluster: Cluster, service: Service) -> None:
+    for budget, refetched in ((10**6, 0), (0, 48)):
+        source = ServedSamples(cluster.channel, JOB, holder="desk", cache_bytes=budget)
+        for epoch, order in enumerate((list(range(48)), list(range(47, -1, -1)))):
+            service.calls.clear()
+            wanted = requests(6, order, epoch)
+            made = feed(source, wanted)
+            for request in wanted:
+                expected = default_collate([Numbers()[index] for index in request.indices])
+                assert same(made.get(request.round, request.micro_batch), expected)
+            made.close()
+        assert sum(len(indices) for indices, _ in service.calls) == refetched
+
+
+def test_it_goes_no_further_ahead_than_told(served: ServedSamples, service: Service) -> None:
+    taken: list[int] = []
+
+    def endless() -> Iterator[FeedRequest]:
+        for number in itertools.count():
+            taken.append(number)
+            yield FeedRequest(number, 0, (number % 48,), 0)
+
+    made = SampleFeed(source=served, job=job(), seed=0, part=SamplePart.BOTH, requests=endless(), ahead=4)
+    for number in range(20):
+        made.get(number, 0)
+        assert len(taken) <= number + 1 + 4 + 1
+    made.close()
+
+
+def noise(sample: Any, generator: torch.Generator) -> Any:
+    (image, extra), label = sample
+    image.add_(100)  # what is kept must not change
+    return (image + torch.rand(2, 2, generator=generator), extra), label
+
+
+@pytest.mark.parametrize("part", list(SamplePart))
+def test_a_transform_draws_from_seed_epoch_and_index_alone(served: ServedSamples, part: SamplePart) -> None:
+    for epoch in (0, 1):
+        wanted = requests(2, list(range(16)), epoch)
+        for order in (wanted, wanted[::-1]):
+            made = feed(served, order, job=job(transform=noise), part=part)
+            for request in order:
+                items = [noise(Numbers()[i], sample_generator(3, epoch, i)) for i in request.indices]
+                assert same(made.get(request.round, request.micro_batch), default_collate(items), part)
+            made.close()
+
+
+def test_generators_differ_in_each_of_the_three() -> None:
+    seeds = {sample_generator(*key).initial_seed() for key in itertools.product(range(3), repeat=3)}
+    assert len(seeds) == 27
+    assert sample_generator(1, 2, 3).initial_seed() == sample_generator(1, 2, 3).initial_seed()
+
+
+def test_a_replica_without_samples_gets_an_empty_batch(served: ServedSamples) -> None:
+    made = feed(served, [FeedRequest(0, 0, (), 0)])
+    assert made.get(0, 0) == Batch()
+    made.close()
+
+
+@pytest.mark.parametrize("kind", ["served", "local"])
+def test_an_error_comes_after_what_went_well_and_stays(served: ServedSamples, kind: str) -> None:
+    wanted = [FeedRequest(0, 0, (1, 2), 0), FeedRequest(0, 1, (50,), 0)]
+    made = feed(served if kind == "served" else LocalSamples(Numbers()), wanted, ahead=1)
+    assert made.get(0, 0).targets.tolist() == [1, 2]
+    for _ in range(2):
+        with pytest.raises(EdgeswarmError, match="Item 50 of the dataset can't be read") as caught:
+            made.get(0, 1)
+        assert caught.value.code is ErrorCode.DATA_FAILED
+    made.close()
+
+
+def fail(sample: Any, generator: torch.Generator) -> Any:
+    raise ValueError("wrong size")
+
+
+@pytest.mark.parametrize(
+    ("transform", "said"),
+    [(fail, "transform failed on item 1: ValueError: wrong size"), (lambda sample, _: sample[0][0], "not a pair")],
+)
+def test_a_transform_that_fails_is_named(served: ServedSamples, transform: Any, said: str) -> None:
+    made = feed(served, [FeedRequest(0, 0, (1, 2), 0)], job=job(transform=transform))
+    with pytest.raises(EdgeswarmError, match=said):
+        made.get(0, 0)
+    made.close()
+
+
+def test_what_was_never_requested_is_a_mistake(served: ServedSamples) -> None:
+    made = feed(served, requests(1))
+    with pytest.raises(ValueError, match="round 7, micro-batch 0 isn't among the requests"):
+        made.get(7, 0)
+    made.close()
+
+
+def test_closing_wakes_a_waiting_get_and_ends_the_call_under_way(served: ServedSamples, service: Service) -> None:
+    service.may_answer.clear()
+    made = feed(served, requests(1))
+    caught: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            made.get(0, 0)
+        except BaseException as error:
+            caught.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while made.waiting_since is None:
+        pass
+    made.close()
+    waiting.join(10)
+    service.may_answer.set()
+    assert [type(error) for error in caught] == [HaltedError]
+    assert made.waiting_since is None
+    assert not any(thread.name == "sample-feed" for thread in threading.enumerate())
+    # The source is still good for the next feed.
+    again = feed(served, requests(1))
+    assert again.get(0, 0).targets.tolist() == [0, 1, 2, 3]
+    again.close()
+
+
+def test_a_service_that_is_gone_is_named(tmp_path: Path) -> None:
+    identity = create_cluster(authority_folder=tmp_path / "a", operator_folder=tmp_path / "o")[1]
+    with secure_channel("127.0.0.1:9", identity=identity, node_id=identity.node_id) as channel:
+        made = feed(ServedSamples(channel, JOB, holder="desk"), requests(1))
+        with pytest.raises(EdgeswarmError, match="the data service on desk can't be reached") as caught:
+            made.get(0, 0)
+        assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
+        made.close()

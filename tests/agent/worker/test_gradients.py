@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from edgeswarm_agent.worker.all_reduce import ReplicaGroup
+from edgeswarm_agent.worker.gradients import GradientBuckets, OverlappedReducer
+
+from .lan import Lan, WorkerEnd
+
+
+def parameters_of(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
+    return list(model.named_parameters())
+
+
+def model() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(4)), torch.nn.Linear(6, 1))
+
+
+def test_gradients_are_views_of_buckets_last_layers_first() -> None:
+    net = model()
+    buckets = GradientBuckets(parameters_of(net), bucket_bytes=200)
+    assert buckets.members(0) == ["3.weight", "3.bias", "4.weight", "4.bias"]
+    net(torch.ones(2, 6)).sum().backward()
+    assert sum(flat.abs().sum().item() for flat in buckets.flat) > 0
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.data_ptr() == buckets.gradient(name).data_ptr()
+    squares = sum(float(p.grad.double().square().sum()) for p in net.parameters() if p.grad is not None)
+    assert abs(buckets.sum_of_squares(buckets.names) - squares) < 1e-9 * squares
+    buckets.divide(2.0)
+    assert abs(buckets.sum_of_squares(buckets.names) - squares / 4) < 1e-6 * squares
+    buckets.zero()
+    assert buckets.sum_of_squares(buckets.names) == 0
+
+
+def test_element_types_do_not_share_a_bucket() -> None:
+    names = [("a", torch.nn.Parameter(torch.ones(2))), ("b", torch.nn.Parameter(torch.ones(2, dtype=torch.float64)))]
+    assert [flat.dtype for flat in GradientBuckets(names).flat] == [torch.float64, torch.float32]
+
+
+def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(tmp_path: Path) -> None:
+    names = ["a-000001", "b-000002"]
+    inputs = {name: torch.randn(5, 6, generator=torch.Generator().manual_seed(i)) for i, name in enumerate(names)}
+    whole = model()
+    nets = {name: model() for name in names}
+    for content in inputs.values():
+        whole(content).sum().backward()
+        whole(content * 2).sum().backward()
+    with Lan(tmp_path / "ca", names) as lan:
+        lan.connect()
+        found: dict[str, dict[str, torch.Tensor]] = {}
+
+        def train(end: WorkerEnd) -> None:
+            net = nets[end.name]
+            buckets = GradientBuckets(parameters_of(net), bucket_bytes=200)
+            group = ReplicaGroup(names, end.name, epoch=1, egress=end.egress, mailbox=end.mailbox)
+            reducer = OverlappedReducer(buckets, parameters_of(net), group=group, switch=end.switch)
+            for round_number in range(2):
+                buckets.zero()
+                reducer.begin_round(round_number)
+                net(inputs[end.name]).sum().backward()
+                reducer.arm()
+                net(inputs[end.name] * 2).sum().backward()
+                reducer.finish_backward()
+                last = torch.tensor([1.0], dtype=torch.float64)
+                reducer.reduce_last(last)
+                reducer.wait(with_last=True)
+                assert last.item() == 2.0
+            found[end.name] = {name: buckets.gradient(name).clone() for name in buckets.names}
+            reducer.close()
+
+        lan.at_once(train)
+    for name, parameter in whole.named_parameters():
+        assert parameter.grad is not None
+        assert torch.allclose(found[names[0]][name], parameter.grad, rtol=1e-5, atol=1e-6)
+        assert torch.equal(found[names[0]][name], found[names[1]][name])

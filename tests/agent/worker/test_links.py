@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.wire.frames import FrameKey, FrameKind
+from edgeswarm.wire.tensor_frames import OutgoingFrame
+from edgeswarm_agent.worker.errors import HaltedError, LinkBrokenError
+
+from .lan import Lan
+
+KEY = FrameKey(FrameKind.FORWARD, 0, 0, 0, 0, 1)
+
+
+def test_a_large_tensor_crosses_whole(tmp_path: Path) -> None:
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
+        lan.connect()
+        sent = torch.randn(1500, 1000)
+        a, b = lan.ends["a-000001"], lan.ends["b-000002"]
+        a.egress.send("b-000002", OutgoingFrame(KEY, sent, epoch=1))
+        assert torch.equal(b.mailbox.take(("a-000001", KEY)), sent)
+        assert a.egress.sent_bytes == b.mailbox.received_bytes
+
+
+def test_a_stream_of_an_epoch_to_come_is_tried_again(tmp_path: Path) -> None:
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"], opened=False) as lan:
+        a, b = lan.ends["a-000001"], lan.ends["b-000002"]
+        a.open_epoch(["b-000002"])
+        threading.Timer(0.4, lambda: b.open_epoch(["a-000001"])).start()
+        a.links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=10)
+        a.egress.send("b-000002", OutgoingFrame(KEY, torch.ones(3), epoch=1))
+        assert torch.equal(b.mailbox.take(("a-000001", KEY)), torch.ones(3))
+
+
+def test_streams_that_the_plan_lacks_or_of_an_epoch_that_is_over_are_refused(tmp_path: Path) -> None:
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"], opened=False) as lan:
+        a, b = lan.ends["a-000001"], lan.ends["b-000002"]
+        b.open_epoch([])
+        with pytest.raises(EdgeswarmError, match="no stream from a-000001") as caught:
+            a.links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=5)
+        assert caught.value.code is ErrorCode.STALE_CALL
+
+
+def test_an_unreachable_peer_is_named(tmp_path: Path) -> None:
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
+        address = lan.address("b-000002")
+        lan.ends["b-000002"].server.stop()
+        with pytest.raises(EdgeswarmError, match="b-000002"):
+            lan.ends["a-000001"].links.open({"b-000002": address}, timeout_seconds=0.5)
+
+
+def test_a_peer_that_dies_breaks_the_link_at_both_who_send_to_it_and_who_hear_from_it(tmp_path: Path) -> None:
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
+        lan.connect()
+        b = lan.ends["b-000002"]
+        b.links.close()
+        b.server.stop()
+        with pytest.raises(LinkBrokenError, match="b-000002"):
+            lan.ends["a-000001"].mailbox.take(("b-000002", KEY))
+
+
+def test_a_halt_wakes_whoever_waits(tmp_path: Path) -> None:
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
+        lan.connect()
+        end = lan.ends["a-000001"]
+        threading.Timer(0.1, end.switch.halt).start()
+        with pytest.raises(HaltedError):
+            end.mailbox.take(("b-000002", KEY))
+
+
+def test_a_frame_of_another_epoch_is_an_error(tmp_path: Path) -> None:
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
+        lan.connect()
+        b = lan.ends["b-000002"]
+        lan.ends["a-000001"].egress.send("b-000002", OutgoingFrame(KEY, torch.ones(1), epoch=7))
+        deadline = time.monotonic() + 5
+        while not b.switch.is_thrown and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with pytest.raises(EdgeswarmError, match="epoch 7"):
+            b.switch.check()
