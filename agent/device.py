@@ -1,0 +1,258 @@
+"""A device while a job holds it: the reservation, its worker process, its events, and the lease.
+
+    Reserve ─▶ worker starts            events ─▶ queue ─▶ the newest Watch
+    Release, lease expired ─▶ worker ended, idle
+
+The decisions are those of `Reservation`; here are the clock, the threads and the process. Two locks: `_change` is held
+through a whole change of hands (up to 2 s, while a worker is ended), `_changed` only for a look at the state, so that
+Describe and heartbeats never wait.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.wire.v1 import agent_pb2, worker_pb2
+
+from .reservation import JobCall, Reservation
+from .supervisor import WorkerProcess, WorkerSettings, failure_error
+from .telemetry.memory import read_memory
+
+HEARTBEAT_SECONDS = 0.5
+HELLO_SECONDS = 120.0
+# Enough for minutes of rounds while no Watch is open; the lease ends the job long before.
+_KEPT_EVENTS = 4096
+
+
+class Device:
+    """What the control service acts on. Any thread may call; `close` ends everything."""
+
+    def __init__(self, settings: WorkerSettings, *, log: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._log = log
+        self._change = threading.Lock()
+        self._changed = threading.Condition()
+        self._reservation = Reservation(settings.device)
+        self._worker: WorkerProcess | None = None
+        self._events: deque[agent_pb2.AgentEvent] = deque(maxlen=_KEPT_EVENTS)
+        self._beat_now = False
+        self._closed = False
+        self._lease_thread = threading.Thread(target=self._keep_lease, name="lease", daemon=True)
+        self._lease_thread.start()
+
+    @property
+    def reservation(self) -> Reservation:
+        return self._reservation
+
+    # --- who holds it ---------------------------------------------------------------------------------------------
+
+    def reserve(self, call: JobCall, *, who: str, lease_seconds: float) -> None:
+        """Gives the device to the job and starts its worker. Raises: DEVICE_BUSY, STALE_CALL, WORKER_DIED."""
+        with self._change:
+            with self._changed:
+                self._refuse_when_closed()
+                self._reservation = self._reservation.reserve(
+                    call, who=who, lease_seconds=lease_seconds, clock_seconds=time.time(), now=time.monotonic()
+                )
+                self._changed.notify_all()
+            self._log(f"reserved by job {call.job_id} of {who}")
+            try:
+                self._living_worker()
+            except EdgeswarmError:
+                self._become_idle("its worker could not be started")
+                raise
+
+    def release(self, call: JobCall, reason: str) -> None:
+        """Ends the job and its worker; the device is idle when this returns. Nothing to do where it is idle already.
+
+        Raises: DEVICE_BUSY where another job holds it, STALE_CALL for an older term.
+        """
+        with self._change:
+            if self._reservation.holding is None:
+                return
+            self.update(lambda reservation: reservation.admit(call))
+            self._become_idle(reason or "its coordinator released the device")
+
+    def close(self, reason: str) -> None:
+        """The daemon stops: the worker is ended, open Watches end, nothing is reserved any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        with self._change:
+            self._become_idle(reason)
+        self._lease_thread.join()
+
+    def update(self, decide: Callable[[Reservation], Reservation]) -> Reservation:
+        """Replaces the reservation by what `decide` makes of it; an error that it raises leaves it as it is."""
+        with self._changed:
+            self._reservation = decide(self._reservation)
+            self._changed.notify_all()
+            return self._reservation
+
+    # --- its worker -----------------------------------------------------------------------------------------------
+
+    def worker(self, call: JobCall, *, start: bool) -> WorkerProcess:
+        """The job's worker, once it listens. start: start a new one where the last died; else its death is raised.
+
+        Raises: as `Reservation.admit`, WORKER_DIED, WORKER_FAILED.
+        """
+        with self._change:
+            self.update(lambda reservation: reservation.admit(call))
+            worker = self._worker
+            if worker is None or worker.end is not None:
+                if not start:
+                    raise (worker.end if worker is not None else None) or EdgeswarmError(
+                        ErrorCode.WORKER_DIED, f"{self._settings.device} has no worker.", "Prepare the job again."
+                    )
+                worker = self._living_worker()
+        worker.wait_hello(HELLO_SECONDS)
+        return worker
+
+    def _living_worker(self) -> WorkerProcess:
+        """Under `_change`."""
+        if self._worker is None or self._worker.end is not None:
+            self._worker = WorkerProcess(self._settings, on_event=self._on_event, on_death=self._on_death)
+            self._log(f"started worker {self._worker.process_id}")
+        return self._worker
+
+    def _become_idle(self, reason: str) -> None:
+        """Under `_change`. The worker goes first, so that whoever sees the device idle finds its ports free."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill(reason)
+        with self._changed:
+            holding = self._reservation.holding
+            self._reservation = self._reservation.released()
+            self._events.clear()
+            self._changed.notify_all()
+        if holding is not None:
+            self._log(f"free again: {reason} (job {holding.job_id})")
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise EdgeswarmError(
+                ErrorCode.DEVICE_UNREACHABLE, f"The agent on {self._settings.device} is stopping.", "Start it again."
+            )
+
+    # --- the lease ------------------------------------------------------------------------------------------------
+
+    def _keep_lease(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                holding = self._reservation.holding
+                left = None if holding is None else holding.lease_left_seconds(time.monotonic())
+                if left is None or left > 0:
+                    self._changed.wait(left)
+                    continue
+            with self._change:
+                # A Watch may have come while this thread waited for its turn.
+                holding = self._reservation.holding
+                if holding is not None and holding.expired(time.monotonic()):
+                    self._become_idle(f"its coordinator was away for {holding.lease_seconds:g} s")
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def open_watch(self, call: JobCall) -> int:
+        """A Watch begins; its number is for `events` and `watch_broken`. Raises: as `Reservation.admit`."""
+        with self._changed:
+            self._refuse_when_closed()
+        holding = self.update(lambda reservation: reservation.watch_opened(call)).holding
+        assert holding is not None
+        return holding.watch
+
+    def watch_broken(self, call: JobCall, watch: int) -> None:
+        """The stream of that Watch broke: the lease begins to run, unless a newer Watch is open."""
+        self.update(lambda reservation: reservation.watch_broken(call.job_id, watch, now=time.monotonic()))
+
+    def events(self, call: JobCall, watch: int) -> Iterator[agent_pb2.AgentEvent]:
+        """Heartbeats, the first one at once, and the job's events as they come; ends with the job or the Watch."""
+        next_beat = time.monotonic()
+        beats = 0
+        while True:
+            event = None
+            while event is None:
+                with self._changed:
+                    if not self._is_open(call, watch):
+                        return
+                    wait = next_beat - time.monotonic()
+                    if wait <= 0 or self._beat_now:
+                        self._beat_now = False
+                        break
+                    if self._events:
+                        event = self._events.popleft()
+                    else:
+                        self._changed.wait(wait)
+            if event is None:
+                next_beat = time.monotonic() + HEARTBEAT_SECONDS
+                event = _event(heartbeat=self._heartbeat(beats))
+                beats += 1
+            yield event
+
+    def _is_open(self, call: JobCall, watch: int) -> bool:
+        holding = self._reservation.holding
+        return (
+            not self._closed
+            and holding is not None
+            and holding.job_id == call.job_id
+            and holding.watch == watch
+            and holding.broken_since is None
+        )
+
+    def _heartbeat(self, number: int) -> agent_pb2.Heartbeat:
+        worker = self._worker
+        return agent_pb2.Heartbeat(
+            number=number,
+            worker=worker.progress() if worker is not None else None,
+            memory_available_bytes=read_memory().available,
+        )
+
+    def _on_event(self, event: worker_pb2.WorkerEvent) -> None:
+        kind = event.WhichOneof("event")
+        if kind == "hello":
+            # The heartbeat tells the port of its tensor server, for which everybody waits.
+            with self._changed:
+                self._beat_now = True
+                self._changed.notify_all()
+        elif kind == "round":
+            self._queue(_event(round=event.round))
+        elif kind == "rounds_done":
+            self._queue(_event(rounds_done=event.rounds_done))
+        elif kind == "failure":
+            self._log(f"the worker failed: {failure_error(event.failure.error_json)}")
+            self._queue(_event(failure=event.failure))
+        else:
+            self._log(f"the worker sent an event that nobody asked for: {kind}")
+
+    def _on_death(self, error: EdgeswarmError) -> None:
+        self._log(f"{error}\n{error.detail}".rstrip())
+        self._queue(_event(failure=agent_pb2.Failure(error_json=error_json(error), worker_died=True)))
+
+    def _queue(self, event: agent_pb2.AgentEvent) -> None:
+        with self._changed:
+            if self._reservation.holding is not None:
+                self._events.append(event)
+                self._changed.notify_all()
+
+
+def error_json(error: EdgeswarmError) -> str:
+    """As a Failure carries it."""
+    return json.dumps(error.to_json())
+
+
+def _event(
+    *,
+    heartbeat: agent_pb2.Heartbeat | None = None,
+    round: agent_pb2.RoundReport | None = None,
+    rounds_done: agent_pb2.RoundsDone | None = None,
+    failure: agent_pb2.Failure | None = None,
+) -> agent_pb2.AgentEvent:
+    return agent_pb2.AgentEvent(
+        clock_seconds=time.time(), heartbeat=heartbeat, round=round, rounds_done=rounds_done, failure=failure
+    )

@@ -1,0 +1,151 @@
+"""`edgeswarm-agent doctor`: what could keep this device from working, looked at one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from edgeswarm.config import AgentSettings, Folders, join_host_and_port
+from edgeswarm.discovery import Advertiser, choose_addresses, find_agents, interface_addresses
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm.security.certificates import Role
+from edgeswarm.security.identity import Identity
+from edgeswarm.wire.channel import secure_server
+from edgeswarm.wire.version import PROTOCOL_VERSION
+
+from .death import signal_name
+from .telemetry.hardware import read_hardware
+from .telemetry.memory import MEBIBYTE, read_memory
+
+# Less than torch alone takes, with a small stage.
+_LITTLE_MEMORY_BYTES = 512 * MEBIBYTE
+# 2025-01-01: a board without a battery wakes up in 1970, and every certificate is then not valid yet.
+_EARLIEST_CLOCK_SECONDS = 1735689600
+_TORCH_SECONDS = 60.0
+_MDNS_SECONDS = 4.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: level is "ok", "warning" (works, with a limit) or "problem" (does not work)."""
+
+    check: str
+    level: str
+    message: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return dataclasses.asdict(self)
+
+
+def examine(settings: AgentSettings, folders: Folders) -> Iterator[Finding]:
+    """The checks, one after the other; some take seconds."""
+    yield _identity(folders)
+    yield _clock()
+    yield _port(settings, folders)
+    yield _mdns(settings, folders)
+    yield _torch(settings)
+    yield _memory(settings)
+
+
+def _checked(check: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(check, "ok", look())
+    except EdgeswarmError as error:
+        return Finding(check, "problem", error.message, error.remedy)
+
+
+def _identity(folders: Folders) -> Finding:
+    def look() -> str:
+        identity = Identity.load(folders.agent_dir, role=Role.AGENT)
+        return f"{identity.node_id} of cluster {identity.cluster_fingerprint[:16]}"
+
+    return _checked("identity", look)
+
+
+def _clock() -> Finding:
+    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    if time.time() < _EARLIEST_CLOCK_SECONDS:
+        remedy = "Set it, or switch on its synchronisation: `timedatectl set-ntp true`."
+        return Finding("clock", "problem", f"The clock says {now}: certificates aren't valid then.", remedy)
+    return Finding("clock", "ok", now)
+
+
+def _port(settings: AgentSettings, folders: Folders) -> Finding:
+    """Binds it as the daemon does. An agent that runs already holds its port, and that is no fault."""
+
+    def look() -> str:
+        identity = Identity.load(folders.agent_dir, role=Role.AGENT)
+        ports = (settings.port, settings.effective_worker_port)
+        for port in ports:
+            server, _ = secure_server(identity, address=join_host_and_port(settings.listen_address, port), workers=1)
+            server.stop(None).wait()
+        return f"{ports[0]} and {ports[1]} are free" if all(ports) else "any free port is taken"
+
+    return _checked("ports", look)
+
+
+def _mdns(settings: AgentSettings, folders: Folders) -> Finding:
+    """Announces a name for a moment and looks whether it can be found from here."""
+    by_hand = "Give this device's address to the coordinator: `--peer HOST:PORT`."
+    addresses = choose_addresses(interface_addresses(), settings.interfaces)
+    if not addresses:
+        return Finding("mdns", "warning", "There is no network interface for mDNS.", by_hand)
+    warnings: list[str] = []
+    fingerprint = os.urandom(32).hex()
+    advertiser = Advertiser(
+        node_id="doctor-" + fingerprint[:6],
+        port=settings.port or 1,
+        fingerprint=fingerprint,
+        protocol_version=PROTOCOL_VERSION,
+        interfaces=settings.interfaces,
+        warn=warnings.append,
+    )
+    advertiser.start()
+    try:
+        found = find_agents(
+            fingerprint,
+            timeout_seconds=_MDNS_SECONDS,
+            interfaces=settings.interfaces,
+            enough=bool,
+            warn=warnings.append,
+        )
+    finally:
+        advertiser.stop()
+    if found:
+        return Finding("mdns", "ok", f"announcing works on {', '.join(addresses)}")
+    problem = warnings[0] if warnings else "What was announced could not be found again: multicast is filtered."
+    return Finding("mdns", "warning", problem, by_hand)
+
+
+def _torch(settings: AgentSettings) -> Finding:
+    """In a child process: a torch that is built for another processor dies of SIGILL at its first computation."""
+    program = "import torch; a = torch.ones(64, 64); assert (a @ a).sum() == 64**3; print(torch.__version__)"
+    remedy = "Install PyTorch for this board: https://pytorch.org, on a Jetson NVIDIA's own build."
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=_TORCH_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Finding("torch", "problem", f"Importing torch took longer than {_TORCH_SECONDS:.0f} s.", remedy)
+    if child.returncode == 0:
+        hardware = read_hardware(slow_down=settings.slow_down, threads=settings.threads)
+        return Finding("torch", "ok", f"{child.stdout.strip()}, {hardware.threads} threads, {hardware.accelerator}")
+    if child.returncode < 0:
+        return Finding("torch", "problem", f"A small computation died of {signal_name(-child.returncode)}.", remedy)
+    last = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+    return Finding("torch", "problem", last[0], remedy)
+
+
+def _memory(settings: AgentSettings) -> Finding:
+    memory = read_memory()
+    budget = memory.budget(settings.memory_limit_bytes)
+    message = f"{budget // MEBIBYTE} MiB of {memory.total // MEBIBYTE} MiB can be used for training"
+    if budget < _LITTLE_MEMORY_BYTES:
+        return Finding("memory", "warning", message, "End other programs; a desktop alone takes a gigabyte.")
+    return Finding("memory", "ok", message)

@@ -1,0 +1,113 @@
+"""What a device is: boards' own files, and the key that profiles hold for."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from edgeswarm_agent.telemetry.hardware import (
+    board_name,
+    cpu_clocks,
+    cpu_model,
+    cpu_quota_cores,
+    guess_accelerator,
+    l4t_release,
+    power_mode,
+    read_hardware,
+    torch_version,
+)
+
+from .trees import tree
+
+JETSON = {
+    "proc/device-tree/model": "NVIDIA Jetson Nano Developer Kit\0",
+    "proc/cpuinfo": "processor : 0\nCPU implementer : 0x41\nCPU part : 0xd07\n",
+    "etc/nv_tegra_release": "# R32 (release), REVISION: 7.1, GCID: 29818004, BOARD: t210ref\n# KERNEL\n",
+    "var/lib/nvpmodel/status": "pmode:0000\nfmode:cool\n",
+    "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq": "1479000\n",
+    "sys/devices/system/cpu/cpu1/cpufreq/scaling_max_freq": "1479000\n",
+    "sys/devices/system/cpu/cpu2/cpufreq/scaling_max_freq": "918000\n",
+    "dev/nvhost-gpu": "",
+}
+
+
+def test_a_jetson(tmp_path: Path) -> None:
+    root = tree(tmp_path, JETSON)
+    assert board_name(root) == "NVIDIA Jetson Nano Developer Kit"
+    assert cpu_model(root) == "ARM 0x41/0xd07"
+    assert l4t_release(root) == "32.7.1"
+    assert power_mode(root) == "pmode:0000"
+    assert cpu_clocks(root) == "918000x1,1479000x2"
+    assert guess_accelerator("2.4.0a0+07cecf4168.nv24.05", root) == "cuda"
+    assert guess_accelerator("2.4.0+cpu", root) == "cpu"
+    assert guess_accelerator("", root) == "cpu"
+
+
+def test_a_pc(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "sys/class/dmi/id/sys_vendor": "Intel(R) Client Systems\n",
+            "sys/class/dmi/id/product_name": "NUC8i5BEK\n",
+            "proc/cpuinfo": "processor : 0\nmodel name : Intel(R) Core(TM) i5-8259U\n",
+        },
+    )
+    assert board_name(root) == "Intel(R) Client Systems NUC8i5BEK"
+    assert cpu_model(root) == "Intel(R) Core(TM) i5-8259U"
+    assert (l4t_release(root), power_mode(root), cpu_clocks(root)) == ("", "", "")
+    assert guess_accelerator("2.9.0", root) == "cpu"
+
+
+def test_a_machine_that_says_nothing_is_named_after_its_processor(tmp_path: Path) -> None:
+    assert board_name(tmp_path) == platform.machine()
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, None),
+        ({"proc/self/cgroup": "2:cpu,cpuacct:/\n", "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n"}, None),
+        (
+            {
+                "proc/self/cgroup": "2:cpu,cpuacct:/box\n",
+                "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "50000\n",
+                "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n",
+            },
+            0.5,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/cgroup.controllers": "cpu\n",
+                "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
+                "sys/fs/cgroup/a/cpu.max": "150000 100000\n",
+            },
+            1.5,
+        ),
+    ],
+)
+def test_cpu_quotas(tmp_path: Path, files: dict[str, str], cores: float | None) -> None:
+    assert cpu_quota_cores(tree(tmp_path, files)) == cores
+
+
+def test_the_key_names_everything_that_a_profile_depends_on(tmp_path: Path) -> None:
+    root = tree(tmp_path, JETSON)
+    first = read_hardware(threads=2, root=root)
+    assert read_hardware(threads=2, root=root).key == first.key
+    others = [
+        read_hardware(threads=1, root=root),
+        read_hardware(threads=2, slow_down=2.0, root=root),
+        read_hardware(threads=2, root=tree(root, {"var/lib/nvpmodel/status": "pmode:0001"})),
+        read_hardware(threads=2, root=tree(root, {"sys/devices/system/cpu/cpu2/cpufreq/scaling_max_freq": "1"})),
+    ]
+    assert len({first.key, *(other.key for other in others)}) == 5
+    assert first.values["torch"] == torch_version()
+
+
+def test_this_machine() -> None:
+    hardware = read_hardware()
+    assert hardware.board
+    assert hardware.cpu_cores > 0
+    assert hardware.threads >= 1

@@ -1,0 +1,412 @@
+"""The control service: a real daemon in this process, real mTLS, stand-in workers as real processes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import queue
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import edgeswarm
+from edgeswarm.config import AgentSettings
+from edgeswarm.discovery import find_agents
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.security.identity import Identity
+from edgeswarm.wire.call_errors import error_of_call
+from edgeswarm.wire.channel import secure_channel
+from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc
+from edgeswarm_agent.daemon import Daemon
+
+from .processes import Cluster, exists, stand_in, wait_until
+from .stand_in_worker import PORT
+
+SECONDS = 20.0
+
+
+class Agent:
+    """A daemon and a channel to it. Calls raise EdgeswarmError, as a coordinator's do."""
+
+    def __init__(self, cluster: Cluster, name: str, mode: str) -> None:
+        self.identity, self.folders = cluster.agent(name)
+        settings = AgentSettings(port=0, listen_address="127.0.0.1", advertise=False, slow_down=3.0, threads=1)
+        self.said: list[str] = []
+        self.daemon = Daemon(settings, self.folders, log=self.said.append, worker_command=stand_in(mode))
+        self.daemon.start()
+        self.node_id = self.identity.node_id
+        self.channel = self.dial(cluster.operator)
+
+    def dial(self, identity: Identity) -> grpc.Channel:
+        return secure_channel(self.daemon.address, identity=identity, node_id=self.node_id)
+
+    def call(self, method: str, request: Any, channel: grpc.Channel | None = None) -> Any:
+        stub = agent_pb2_grpc.AgentStub(channel or self.channel)  # type: ignore[no-untyped-call]
+        try:
+            return getattr(stub, method)(request, timeout=SECONDS)
+        except grpc.RpcError as error:
+            raise error_of_call(error, device=self.node_id) from error
+
+    def describe(self) -> agent_pb2.DeviceDescription:
+        description: agent_pb2.DeviceDescription = self.call("Describe", agent_pb2.DescribeRequest())
+        return description
+
+    def reserve(self, name: str = "digits-1", *, lease_seconds: float = 30.0, bundle: str = "") -> bool:
+        request = agent_pb2.ReserveRequest(
+            job=job(name), description="ada on desk", lease_seconds=lease_seconds, bundle_sha256=bundle
+        )
+        return bool(self.call("Reserve", request).has_bundle)
+
+    def prepare(self, bundle: str, *, epoch: int = 1) -> agent_pb2.PrepareReply:
+        training = agent_pb2.TrainingSettings(bundle_sha256=bundle)
+        reply: agent_pb2.PrepareReply = self.call(
+            "Prepare", agent_pb2.PrepareRequest(job=job(epoch=epoch), training=training)
+        )
+        return reply
+
+    def start(self, *, epoch: int = 1) -> None:
+        self.call("Start", agent_pb2.StartRequest(job=job(epoch=epoch), first_round=0, end_round=2))
+
+    def release(self, name: str = "digits-1", *, term: int = 1) -> None:
+        self.call("Release", agent_pb2.ReleaseRequest(job=job(name, term=term), reason="it is done"))
+
+    def put(self, archive: bytes, sha256: str | None = None, *, parts: int = 3) -> int:
+        name = hashlib.sha256(archive).hexdigest() if sha256 is None else sha256
+        step = len(archive) // parts + 1
+        messages = [agent_pb2.BundlePart(job=job(), sha256=name)]
+        messages += [agent_pb2.BundlePart(data=archive[at : at + step]) for at in range(0, len(archive), step)]
+        return int(self.call("PutBundle", iter(messages)).bytes)
+
+    def close(self) -> None:
+        self.channel.close()
+        self.daemon.stop()
+
+
+class Watch:
+    """An open Watch and what has come of it, read by a thread."""
+
+    def __init__(self, agent: Agent, name: str = "digits-1", *, term: int = 1) -> None:
+        stub = agent_pb2_grpc.AgentStub(agent.channel)  # type: ignore[no-untyped-call]
+        self.call = stub.Watch(agent_pb2.WatchRequest(job=job(name, term=term)))
+        self.events: queue.SimpleQueue[agent_pb2.AgentEvent | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            for event in self.call:
+                self.events.put(event)
+        except grpc.RpcError:
+            # Cancelled by the test.
+            pass
+        self.events.put(None)
+
+    def next(self, kind: str, accept: Callable[[Any], bool] = lambda _: True) -> Any:
+        """The next event of this kind."""
+        while (event := self.events.get(timeout=SECONDS)) is not None:
+            if event.WhichOneof("event") == kind and accept(getattr(event, kind)):
+                return getattr(event, kind)
+        raise AssertionError("the stream ended")
+
+    def wait_for_end(self) -> None:
+        while self.events.get(timeout=SECONDS) is not None:
+            pass
+
+
+def job(name: str = "digits-1", *, term: int = 1, epoch: int = 0) -> agent_pb2.JobReference:
+    return agent_pb2.JobReference(job_id=name, term=term, epoch=epoch)
+
+
+def archive_of(**files: str) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return target.getvalue()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster.create(tmp_path)
+
+
+@pytest.fixture
+def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
+    agents: list[Agent] = []
+
+    def begin(mode: str = "answer") -> Agent:
+        agents.append(Agent(cluster, f"box{len(agents)}", mode))
+        return agents[-1]
+
+    yield begin
+    for agent in agents:
+        agent.close()
+
+
+StartAgent = Callable[..., Agent]
+
+
+def raises(code: ErrorCode, call: Callable[[], object], *words: str) -> EdgeswarmError:
+    with pytest.raises(EdgeswarmError) as caught:
+        call()
+    assert caught.value.code is code, caught.value
+    for word in words:
+        assert word in str(caught.value)
+    return caught.value
+
+
+def test_describe_says_what_the_device_is_and_whether_it_is_busy(start_agent: StartAgent) -> None:
+    agent = start_agent()
+    description = agent.describe()
+    assert description.node_id == agent.node_id
+    assert description.version == edgeswarm.__version__
+    assert description.slow_down == 3.0
+    assert len(description.hardware_key) == 64
+    assert description.hardware["slow_down"] == "3"
+    assert 0 < description.memory_budget_bytes < description.memory_total_bytes
+    assert description.instance
+    assert description.busy_with_job == ""
+    agent.reserve()
+    busy = agent.describe()
+    assert busy.busy_with_job == "digits-1"
+    assert busy.busy_since.startswith("20")
+
+
+def test_a_job_from_reservation_to_release(start_agent: StartAgent) -> None:
+    agent = start_agent()
+    archive = archive_of(**{"train.py": "job = 1\n"})
+    assert agent.reserve(bundle=sha256(archive)) is False
+    watch = Watch(agent)
+    beat = watch.next("heartbeat", lambda beat: beat.worker.tensor_port == PORT)
+    assert beat.worker.running
+    assert beat.memory_available_bytes > 0
+    assert agent.put(archive) == len(archive)
+    assert agent.reserve(bundle=sha256(archive)) is True
+    reply = agent.prepare(sha256(archive))
+    assert reply.parameter_bytes == 12
+    assert dict(reply.seconds) == {"train.py": 1.0}
+    agent.start()
+    assert watch.next("round").round == 0
+    assert watch.next("round").round == 1
+    assert watch.next("rounds_done").next_round == 2
+    agent.call("Halt", agent_pb2.HaltRequest(job=job(epoch=1), reason="enough"))
+    agent.release()
+    watch.wait_for_end()
+    assert not exists(beat.worker.process_id)
+    assert agent.describe().busy_with_job == ""
+    agent.release()
+
+
+def test_a_second_job_is_refused_until_the_first_is_released(start_agent: StartAgent) -> None:
+    agent = start_agent()
+    agent.reserve("first")
+    raises(ErrorCode.DEVICE_BUSY, lambda: agent.reserve("second"), agent.node_id, "first", "ada on desk")
+    raises(ErrorCode.DEVICE_BUSY, lambda: agent.release("second"))
+    agent.release("first")
+    agent.reserve("second")
+
+
+def test_calls_of_an_older_term_or_another_epoch_are_stale(start_agent: StartAgent) -> None:
+    agent = start_agent()
+    archive = archive_of(**{"train.py": ""})
+    raises(ErrorCode.STALE_CALL, agent.start)
+    agent.reserve()
+    agent.put(archive)
+    agent.prepare(sha256(archive), epoch=2)
+    raises(ErrorCode.STALE_CALL, lambda: agent.start(epoch=1), "epoch 1", "epoch 2")
+    agent.call("Reserve", agent_pb2.ReserveRequest(job=job(term=5, epoch=2)))
+    raises(ErrorCode.STALE_CALL, lambda: agent.start(epoch=2), "term 1", "term 5")
+    raises(ErrorCode.STALE_CALL, agent.release)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("exit-3", "exit code 3"), ("SIGILL", "SIGILL"), ("SIGKILL", "SIGKILL")]
+)
+def test_a_worker_that_dies_is_an_event_and_not_a_dead_device(
+    start_agent: StartAgent, mode: str, expected: str
+) -> None:
+    agent = start_agent(mode)
+    archive = archive_of(**{"train.py": ""})
+    agent.reserve()
+    watch = Watch(agent)
+    agent.put(archive)
+    agent.prepare(sha256(archive))
+    raises(ErrorCode.WORKER_DIED, agent.start, expected, agent.node_id)
+    failure = watch.next("failure")
+    assert failure.worker_died
+    assert json.loads(failure.error_json)["code"] == "worker-died"
+    assert expected in json.loads(failure.error_json)["message"]
+    assert watch.next("heartbeat").worker.running is False
+    # A dead worker has halted, can't start, and a new one comes with the next Prepare.
+    agent.call("Halt", agent_pb2.HaltRequest(job=job(epoch=1)))
+    raises(ErrorCode.WORKER_DIED, agent.start)
+    assert agent.prepare(sha256(archive), epoch=2).parameter_bytes == 12
+
+
+def test_a_failure_that_the_worker_reports_names_its_suspects(start_agent: StartAgent) -> None:
+    agent = start_agent("failure")
+    archive = archive_of(**{"train.py": ""})
+    agent.reserve()
+    watch = Watch(agent)
+    agent.put(archive)
+    agent.prepare(sha256(archive))
+    stub = agent_pb2_grpc.AgentStub(agent.channel)  # type: ignore[no-untyped-call]
+    starting = stub.Start.future(agent_pb2.StartRequest(job=job(epoch=1)))
+    failure = watch.next("failure")
+    starting.cancel()
+    assert not failure.worker_died
+    assert list(failure.suspects) == ["nano-2"]
+
+
+def test_a_watch_that_breaks_frees_the_device_after_the_lease(start_agent: StartAgent) -> None:
+    agent = start_agent("deaf")
+    agent.reserve(lease_seconds=0.3)
+    watch = Watch(agent)
+    process_id = watch.next("heartbeat", lambda beat: beat.worker.tensor_port == PORT).worker.process_id
+    watch.call.cancel()
+    wait_until(lambda: agent.describe().busy_with_job == "")
+    assert not exists(process_id)
+    assert any("away for 0.3 s" in line for line in agent.said)
+    agent.reserve("the next one")
+
+
+def test_a_newer_watch_takes_over_and_the_older_one_ends(start_agent: StartAgent) -> None:
+    agent = start_agent()
+    agent.reserve(lease_seconds=0.2)
+    first = Watch(agent)
+    first.next("heartbeat")
+    second = Watch(agent, term=2)
+    second.next("heartbeat")
+    first.wait_for_end()
+    # Longer than the lease: heartbeats come every half second.
+    second.next("heartbeat")
+    second.next("heartbeat")
+    assert agent.describe().busy_with_job == "digits-1"
+
+
+def test_profile_streams_curves_and_then_the_cost_of_the_process(start_agent: StartAgent) -> None:
+    agent = start_agent()
+    agent.reserve()
+    layers = [agent_pb2.ProfileLayer(signature=name) for name in "ab"]
+    replies = list(agent.call("Profile", agent_pb2.ProfileRequest(job=job(), layers=layers)))
+    assert [reply.curve.signature for reply in replies[:-1]] == ["a", "b"]
+    assert replies[-1].process.base_bytes == 7
+
+
+def test_bundles_are_checked_and_the_newest_are_kept(start_agent: StartAgent) -> None:
+    agent = start_agent()
+    agent.reserve()
+    archives = [archive_of(**{"train.py": f"job = {number}\n"}) for number in range(7)]
+    for archive in archives:
+        agent.put(archive)
+    kept = [agent.reserve(bundle=sha256(archive)) for archive in archives]
+    assert kept == [False, False, True, True, True, True, True]
+    raises(ErrorCode.JOB_INVALID, lambda: agent.put(archives[0], "0" * 64), "damaged")
+    raises(ErrorCode.JOB_INVALID, lambda: agent.put(archives[0], "../../etc"), "no sha256")
+    raises(ErrorCode.JOB_INVALID, lambda: agent.prepare("0" * 64), "doesn't have the bundle")
+    agent.put(b"this is no archive")
+    raises(ErrorCode.BUNDLE_REFUSED, lambda: agent.prepare(sha256(b"this is no archive")))
+    folder = agent.folders.cache_dir / "bundles"
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_bundle_that_is_too_large_is_refused(start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeswarm_agent.bundles.LARGEST_BUNDLE_BYTES", 1000)
+    agent = start_agent()
+    agent.reserve()
+    raises(ErrorCode.JOB_INVALID, lambda: agent.put(bytes(2000)), "Leave data sets out")
+
+
+def test_an_agent_may_measure_and_describe_but_not_control(start_agent: StartAgent, cluster: Cluster) -> None:
+    agent = start_agent()
+    other, _ = cluster.agent("other", "0b0b0b")
+    channel = agent.dial(other)
+    assert agent.call("Describe", agent_pb2.DescribeRequest(), channel).node_id == agent.node_id
+    agent.call("Ping", agent_pb2.PingRequest(), channel)
+    for method, request in (
+        ("Reserve", agent_pb2.ReserveRequest(job=job())),
+        ("Release", agent_pb2.ReleaseRequest(job=job())),
+        ("Prepare", agent_pb2.PrepareRequest(job=job())),
+        ("Start", agent_pb2.StartRequest(job=job())),
+        ("Halt", agent_pb2.HaltRequest(job=job())),
+        ("ProbeLink", agent_pb2.ProbeLinkRequest()),
+        ("PutBundle", iter([agent_pb2.BundlePart(job=job())])),
+    ):
+        raises(ErrorCode.TRUST, lambda method=method, request=request: agent.call(method, request, channel))  # type: ignore[misc]
+    raises(ErrorCode.TRUST, lambda: watch_with(channel))
+    channel.close()
+
+
+def watch_with(channel: grpc.Channel) -> None:
+    stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
+    try:
+        next(iter(stub.Watch(agent_pb2.WatchRequest(job=job()), timeout=SECONDS)))
+    except grpc.RpcError as error:
+        raise error_of_call(error, device="it") from error
+
+
+def test_a_link_between_two_agents_is_measured(start_agent: StartAgent) -> None:
+    one, two = start_agent(), start_agent()
+    request = agent_pb2.ProbeLinkRequest(node_id=two.node_id, address=two.daemon.address, seconds=0.2)
+    measurement = one.call("ProbeLink", request)
+    assert measurement.bandwidth_bytes_per_second > 1e6
+    assert 0 < measurement.latency_seconds < 1
+    assert measurement.sent_bytes > 0
+    gone = agent_pb2.ProbeLinkRequest(node_id=two.node_id, address="127.0.0.1:1", seconds=0.2)
+    raises(ErrorCode.DEVICE_UNREACHABLE, lambda: one.call("ProbeLink", gone), two.node_id)
+
+
+def test_stopping_ends_the_worker_and_the_watch_and_frees_the_port(start_agent: StartAgent, cluster: Cluster) -> None:
+    agent = start_agent("deaf")
+    agent.reserve()
+    watch = Watch(agent)
+    process_id = watch.next("heartbeat", lambda beat: beat.worker.tensor_port == PORT).worker.process_id
+    agent.daemon.stop()
+    watch.wait_for_end()
+    assert not exists(process_id)
+    settings = AgentSettings(port=agent.daemon.port, listen_address="127.0.0.1", advertise=False)
+    again = Daemon(settings, agent.folders, log=agent.said.append)
+    assert again.port == agent.daemon.port
+    again.stop()
+
+
+def test_the_agent_is_found_by_mdns_and_is_gone_when_it_stops(cluster: Cluster) -> None:
+    identity, folders = cluster.agent("box")
+    settings = AgentSettings(port=0, listen_address="127.0.0.1", interfaces=("lo",))
+    daemon = Daemon(settings, folders, log=print)
+    daemon.start()
+    warnings: list[str] = []
+    found = find_agents(
+        identity.cluster_fingerprint, timeout_seconds=5.0, interfaces=("lo",), enough=bool, warn=warnings.append
+    )
+    daemon.stop()
+    if not found:
+        pytest.skip(f"multicast doesn't work on this machine: {warnings}")
+    assert [(agent.node_id, agent.port) for agent in found] == [(identity.node_id, daemon.port)]
+
+
+def test_a_port_that_is_taken_is_said(start_agent: StartAgent) -> None:
+    agent = start_agent()
+    settings = AgentSettings(port=agent.daemon.port, listen_address="127.0.0.1", advertise=False)
+    raises(ErrorCode.PORT_IN_USE, lambda: Daemon(settings, agent.folders, log=print))
+
+
+def test_a_log_folder_that_cannot_be_written_leaves_the_device_idle(start_agent: StartAgent) -> None:
+    agent = start_agent()
+    blocked: Path = agent.folders.state_dir / "logs"
+    blocked.write_text("in the way")
+    raises(ErrorCode.OUTPUT_FAILED, agent.reserve, "worker.log")
+    assert agent.describe().busy_with_job == ""
+    blocked.unlink()
+    agent.reserve()
