@@ -1,0 +1,63 @@
+"""From what a search found to a whole Plan: idle devices with reasons, backup holders, the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgeswarm.plan import IdleDevice, Plan, Stage
+from edgeswarm.profile import PlanningInstance
+
+from .asteroid import FoundPipeline
+from .cost_model import with_prediction
+
+_NO_SAMPLES = "no sample of a micro-batch is left for it; the others of its group are faster or hold more"
+
+
+def assemble_plan(instance: PlanningInstance, found: FoundPipeline, *, planner: str, left_out: str) -> Plan:
+    """The plan of a found pipeline. left_out: why a device that the search did not look at stays idle."""
+    stages = tuple(
+        Stage(
+            stage.first_layer,
+            stage.end_layer,
+            {device: share for device, share in stage.shares if share > 0},
+            stage.in_flight,
+        )
+        for stage in found.stages
+    )
+    mini_batch = instance.training.mini_batch
+    rest = mini_batch % found.micro_batch
+    plan = Plan(
+        planner=planner,
+        micro_batch=found.micro_batch,
+        micro_batches=-(-mini_batch // found.micro_batch),
+        last_micro_batch=rest or None,
+        stages=stages,
+        idle=_idle_devices(instance, found, left_out),
+        backup=backup_holders(stages),
+    )
+    return with_prediction(instance, plan)
+
+
+def backup_holders(stages: Sequence[Stage]) -> dict[int, str]:
+    """Stage index to the device that holds its backup: a device of the next stage, for the last one of the first.
+
+    A replicated stage needs none, since each replica has its state; a plan with one stage on one device has nowhere to.
+    """
+    if len(stages) == 1:
+        return {}
+    return {
+        index: stages[(index + 1) % len(stages)].devices[0]
+        for index, stage in enumerate(stages)
+        if not stage.replicated
+    }
+
+
+def _idle_devices(instance: PlanningInstance, found: FoundPipeline, left_out: str) -> tuple[IdleDevice, ...]:
+    shares = {device: share for stage in found.stages for device, share in stage.shares}
+    idle = []
+    for name in instance.device_names:
+        if name not in shares:
+            idle.append(IdleDevice(name, left_out))
+        elif shares[name] == 0:
+            idle.append(IdleDevice(name, _NO_SAMPLES))
+    return tuple(idle)

@@ -1,0 +1,254 @@
+"""What a plan costs by Asteroid's formulas (section 3.2): memory of a device, seconds of a step, seconds of a round.
+
+A pipeline of P stages has 2P-1 steps: stage, link, stage, ... Three stages, five micro-batches, links left out
+(f forward, b backward, A all-reduce; a column is one unit of time; K_p is 5, 3 and 1):
+
+    stage 0  f0 f1 f2 f3 f4 b0 .  b1 .  b2 .  b3 .  b4 A
+    stage 1  .  f0 f1 f2 b0 f3 b1 f4 b2 .  b3 .  b4
+    stage 2  .  .  f0 b0 f1 b1 f2 b2 f3 b3 f4 b4
+             |-T_w-|------ T_e of stage 2 -------|
+
+The round ends with the step for which waiting T_w, execution T_e and all-reduce T_a together take longest (Eq 4).
+
+Two things are added to the paper. A link has a latency, once a transfer. And a plan may hold fewer than K_p
+micro-batches in flight: then a stage takes a new one only when an old one has come back, so its period is at least the
+way to the end and back over K. With K_p itself, the number of steps from the stage to the end, that never counts.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from edgeswarm.plan import Plan, Prediction, Stage, StagePrediction
+from edgeswarm.profile import PlanningInstance
+
+
+class StepKind(enum.Enum):
+    STAGE = "stage"
+    LINK = "link"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the pipeline; a link's index is that of the stage before it.
+
+    forward_seconds, backward_seconds: of one micro-batch. all_reduce_seconds: once a round.
+    waiting_period: seconds between micro-batches that too few in flight impose; 0 where they impose nothing.
+    """
+
+    kind: StepKind
+    index: int
+    forward_seconds: float
+    backward_seconds: float
+    all_reduce_seconds: float = 0.0
+    waiting_period: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """x: forward and backward of one micro-batch."""
+        return self.forward_seconds + self.backward_seconds
+
+    @property
+    def period(self) -> float:
+        """Seconds from one micro-batch to the next."""
+        return max(self.seconds, self.waiting_period)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """T_w, T_e and T_a of one step, in seconds (Eq 5 and 6)."""
+
+    waiting: float
+    execution: float
+    all_reduce: float
+
+    @property
+    def total(self) -> float:
+        return self.waiting + self.execution + self.all_reduce
+
+
+def in_flight_limit(*, stages_to_end: int, micro_batches: int, most: int | None = None) -> int:
+    """K_p = max(1, 2(P-p)-1) for the stage with `stages_to_end` = P-p stages from it to the end, itself included.
+
+    Never more than the round has micro-batches, nor than `most`.
+    """
+    paper = max(1, 2 * stages_to_end - 1)
+    return min(paper, micro_batches, paper if most is None else most)
+
+
+def held_bytes(
+    instance: PlanningInstance, *, first_layer: int, end_layer: int, samples: int, in_flight: int, base_bytes: int = 0
+) -> int:
+    """Peak memory of a device (Eq 3): weights, gradients, optimizer state, and the activations of K_p micro-batches."""
+    state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
+    weights = instance.model.param_bytes(first_layer, end_layer) * state
+    activations = instance.model.saved_bytes(first_layer, end_layer) * samples * in_flight
+    return math.ceil(weights + activations) + base_bytes
+
+
+def plan_memory_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
+    """Peak memory of every device that computes."""
+    return {
+        device: held_bytes(
+            instance,
+            first_layer=stage.first_layer,
+            end_layer=stage.end_layer,
+            samples=share,
+            in_flight=min(stage.in_flight, plan.micro_batches),
+            base_bytes=instance.devices[instance.index_of[device]].base_bytes,
+        )
+        for stage in plan.stages
+        for device, share in stage.shares.items()
+    }
+
+
+def all_reduce_seconds(instance: PlanningInstance, stage: Stage) -> float:
+    """T_a (Eq 5): a ring over the group, 2(|G|-1) transfers of W/|G| over the slowest link; 0 for one device."""
+    weight_bytes = instance.model.param_bytes(stage.first_layer, stage.end_layer)
+    size = len(stage.shares)
+    if size == 1 or weight_bytes == 0:
+        return 0.0
+    places = [instance.index_of[device] for device in stage.shares]
+    slowest = instance.network.slowest((a, b) for a in places for b in places if a != b)
+    return 2 * (size - 1) * (weight_bytes / size / slowest + instance.network.latency_seconds)
+
+
+def pairs_in_use(sender: Stage, receiver: Stage) -> list[tuple[str, str]]:
+    """The pairs of devices whose sample intervals overlap: those that exchange frames."""
+    receiving = receiver.intervals()
+    return [
+        (a, b)
+        for a, (a_start, a_end) in sender.intervals().items()
+        for b, (b_start, b_end) in receiving.items()
+        if max(a_start, b_start) < min(a_end, b_end)
+    ]
+
+
+def link_step(instance: PlanningInstance, index: int, sender: Stage, receiver: Stage) -> Step:
+    """The step between two stages: a micro-batch's bytes at the cut over the slowest pair in use, plus the latency.
+
+    Forward goes from sender to receiver, backward the other way, each at its own direction's bandwidth.
+    """
+    pairs = [(instance.index_of[a], instance.index_of[b]) for a, b in pairs_in_use(sender, receiver)]
+    sent = float(instance.model.cut_bytes[sender.end_layer]) * sender.samples
+    latency = instance.network.latency_seconds
+    return Step(
+        StepKind.LINK,
+        index,
+        forward_seconds=sent / instance.network.slowest(pairs) + latency,
+        backward_seconds=sent / instance.network.slowest((b, a) for a, b in pairs) + latency,
+    )
+
+
+def stage_step(instance: PlanningInstance, index: int, stage: Stage) -> Step:
+    """The step of a stage: its slowest replica, forward and backward apart (Eq 8)."""
+    layers = (stage.first_layer, stage.end_layer)
+    profiles = [(instance.profile_of(device), share) for device, share in stage.shares.items()]
+    return Step(
+        StepKind.STAGE,
+        index,
+        forward_seconds=max(profile.forward(share, *layers) for profile, share in profiles),
+        backward_seconds=max(profile.backward(share, *layers) for profile, share in profiles),
+        all_reduce_seconds=all_reduce_seconds(instance, stage),
+    )
+
+
+def pipeline_steps(instance: PlanningInstance, stages: Sequence[Stage]) -> tuple[Step, ...]:
+    """All 2P-1 steps in order: stage, link, stage, ..."""
+    steps: list[Step] = []
+    for index, stage in enumerate(stages):
+        if index:
+            steps.append(link_step(instance, index - 1, stages[index - 1], stage))
+        steps.append(stage_step(instance, index, stage))
+    to_end = 0.0
+    for place in reversed(range(len(steps))):
+        to_end += steps[place].seconds
+        if steps[place].kind is StepKind.STAGE and stages[steps[place].index].in_flight < len(steps) - place:
+            period = to_end / stages[steps[place].index].in_flight
+            steps[place] = replace(steps[place], waiting_period=period)
+    return tuple(steps)
+
+
+def dominant_step(steps: Sequence[Step], micro_batches: int) -> int:
+    """Eq 11: the step with the fewest bubbles, argmax over c of M x_c + sum of x_i for i < c; the first of equals."""
+    best, best_score, before = 0, -math.inf, 0.0
+    for index, step in enumerate(steps):
+        score = micro_batches * step.period + before
+        if score > best_score:
+            best, best_score = index, score
+        before += step.seconds
+    return best
+
+
+def step_times(steps: Sequence[Step], micro_batches: int) -> tuple[StepTimes, ...]:
+    """T_w, T_e and T_a of every step (Eq 5 and 6)."""
+    dominant = dominant_step(steps, micro_batches)
+    before = [sum(step.seconds for step in steps[:index]) for index in range(len(steps))]
+    # Eq 6 in one line: before the dominant step the x in between are added, behind it they are taken off.
+    aligned = micro_batches * steps[dominant].period + before[dominant]
+    return tuple(
+        StepTimes(
+            waiting=sum(earlier.forward_seconds for earlier in steps[:index]),
+            execution=aligned - before[index],
+            all_reduce=step.all_reduce_seconds,
+        )
+        for index, step in enumerate(steps)
+    )
+
+
+def round_seconds(steps: Sequence[Step], micro_batches: int) -> float:
+    """Eq 4: seconds of one round."""
+    return max(times.total for times in step_times(steps, micro_batches))
+
+
+def evaluate(instance: PlanningInstance, plan: Plan) -> Prediction:
+    """What any plan is expected to do on an instance, a hand-written one too; it needn't fit memory.
+
+    A smaller last micro-batch counts as a full one, since the first replica takes its full share of it.
+    Raises EdgeswarmError(PLAN_INVALID) where the plan is not one for this instance.
+    """
+    instance.validate_plan(plan)
+    steps = pipeline_steps(instance, plan.stages)
+    seconds = round_seconds(steps, plan.micro_batches)
+    return Prediction(
+        round_seconds=seconds,
+        samples_per_second=plan.mini_batch / seconds if seconds > 0 else math.inf,
+        memory_bytes=plan_memory_bytes(instance, plan),
+        stages=tuple(
+            StagePrediction(
+                forward_seconds=steps[2 * index].forward_seconds,
+                backward_seconds=steps[2 * index].backward_seconds,
+                all_reduce_seconds=steps[2 * index].all_reduce_seconds,
+                send_seconds=steps[2 * index + 1].forward_seconds if 2 * index + 1 < len(steps) else 0.0,
+            )
+            for index in range(len(plan.stages))
+        ),
+        dominant=describe_limit(plan, steps),
+    )
+
+
+def with_prediction(instance: PlanningInstance, plan: Plan) -> Plan:
+    """The same plan with `predicted` filled in by `evaluate`."""
+    return replace(plan, predicted=evaluate(instance, plan))
+
+
+def describe_limit(plan: Plan, steps: Sequence[Step]) -> str:
+    """What limits the round, in words: computing in a stage, a link, or an all-reduce at the end."""
+    times = step_times(steps, plan.micro_batches)
+    last = max(range(len(steps)), key=lambda index: times[index].total)
+    dominant = dominant_step(steps, plan.micro_batches)
+    if times[last].all_reduce > plan.micro_batches * steps[dominant].period:
+        return f"the all-reduce of stage {steps[last].index} ({_names(plan.stages[steps[last].index].devices)})"
+    step = steps[dominant]
+    if step.kind is StepKind.LINK:
+        return f"the link from stage {step.index} to stage {step.index + 1}"
+    if step.waiting_period > step.seconds:
+        return f"few micro-batches in flight: stage {step.index} waits for what it sent to come back"
+    return f"computing in stage {step.index} ({_names(plan.stages[step.index].devices)})"
+
+
+def _names(devices: Sequence[str]) -> str:
+    return ", ".join(devices)

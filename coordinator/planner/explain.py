@@ -1,0 +1,150 @@
+"""A plan in words and figures: who gets which layers and how many samples, memory, expected seconds, what limits it.
+
+`explain` gives rows for a table of the command line; `Explanation.text` is the same as plain text. No colours, no I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgeswarm.plan import Plan, Prediction, Stage
+from edgeswarm.profile import PlanningInstance
+
+from .cost_model import evaluate
+from .units import readable_bytes, readable_seconds
+
+HEADINGS = ("stage", "layers", "device", "samples", "memory", "compute per micro-batch")
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """One device of a stage. memory and budget in bytes; compute_seconds: forward and backward of one micro-batch."""
+
+    stage: int
+    layers: str
+    device: str
+    samples: int
+    memory_bytes: int
+    budget_bytes: int
+    compute_seconds: float
+
+    @property
+    def over_budget(self) -> bool:
+        return self.memory_bytes > self.budget_bytes
+
+    def cells(self) -> tuple[str, ...]:
+        """The row's texts, in the order of HEADINGS."""
+        budget = f"{readable_bytes(self.memory_bytes)} of {readable_bytes(self.budget_bytes)}"
+        return (
+            str(self.stage),
+            self.layers,
+            self.device,
+            str(self.samples),
+            f"{budget} (too much)" if self.over_budget else budget,
+            readable_seconds(self.compute_seconds),
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """headline: the plan in one sentence. rows: the devices, stage by stage. expectation: the round and what limits it.
+
+    stages: one sentence for each stage. notes: idle devices, backups.
+    """
+
+    headline: str
+    rows: tuple[DeviceRow, ...]
+    stages: tuple[str, ...]
+    expectation: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """All of it as plain text, the rows as a table of aligned columns."""
+        table = [HEADINGS, *(row.cells() for row in self.rows)]
+        widths = [max(len(cells[column]) for cells in table) for column in range(len(HEADINGS))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) for cells in table]
+        parts = [self.headline, *(f"  {line.rstrip()}" for line in lines), *self.stages, *self.expectation, *self.notes]
+        return "\n".join(parts)
+
+
+def explain(plan: Plan, instance: PlanningInstance) -> Explanation:
+    """Explain any plan of an instance; what it predicts is worked out anew where the plan carries none.
+
+    Raises EdgeswarmError(PLAN_INVALID) where the plan is not one for this instance.
+    """
+    instance.validate_plan(plan)
+    predicted = plan.predicted or evaluate(instance, plan)
+    return Explanation(
+        headline=_headline(plan),
+        rows=tuple(
+            _device_row(instance, predicted, index, stage, device)
+            for index, stage in enumerate(plan.stages)
+            for device in stage.devices
+        ),
+        stages=tuple(_stage_sentence(plan, predicted, index) for index in range(len(plan.stages))),
+        expectation=(
+            f"Expected: {readable_seconds(predicted.round_seconds)} a round, "
+            f"{predicted.samples_per_second:.1f} samples/s.",
+            f"What limits the round: {predicted.dominant or 'not known'}.",
+        ),
+        notes=_notes(plan),
+    )
+
+
+def layer_text(instance: PlanningInstance, first_layer: int, end_layer: int) -> str:
+    """The layers of a stage: "3-17 (conv2 ... fc)", or "3 (conv2)" for one."""
+    layers = instance.model.layers
+    if end_layer - first_layer == 1:
+        return f"{first_layer} ({layers[first_layer].name})"
+    return f"{first_layer}-{end_layer - 1} ({layers[first_layer].name} ... {layers[end_layer - 1].name})"
+
+
+def _headline(plan: Plan) -> str:
+    stages = _count(len(plan.stages), "stage")
+    size = _count(plan.micro_batch, "sample")
+    last = "" if plan.last_micro_batch is None else f", the last one of {plan.last_micro_batch}"
+    return (
+        f"{stages} on {_count(len(plan.devices), 'device')} (planner {plan.planner}): "
+        f"{plan.mini_batch} samples a round in {_count(plan.micro_batches, 'micro-batch', 'micro-batches')} of {size}{last}."
+    )
+
+
+def _device_row(instance: PlanningInstance, predicted: Prediction, index: int, stage: Stage, device: str) -> DeviceRow:
+    profile = instance.profile_of(device)
+    share = stage.shares[device]
+    layers = (stage.first_layer, stage.end_layer)
+    return DeviceRow(
+        stage=index,
+        layers=layer_text(instance, *layers),
+        device=device,
+        samples=share,
+        memory_bytes=predicted.memory_bytes.get(device, 0),
+        budget_bytes=instance.devices[instance.index_of[device]].memory_bytes,
+        compute_seconds=profile.forward(share, *layers) + profile.backward(share, *layers),
+    )
+
+
+def _stage_sentence(plan: Plan, predicted: Prediction, index: int) -> str:
+    stage, costs = plan.stages[index], predicted.stages[index]
+    parts = [
+        f"{readable_seconds(costs.forward_seconds)} forward",
+        f"{readable_seconds(costs.backward_seconds)} backward",
+    ]
+    if index + 1 < len(plan.stages):
+        parts.append(f"{readable_seconds(costs.send_seconds)} to send on")
+    sentence = f"Stage {index}: a micro-batch takes {', '.join(parts)}"
+    sentence += f"; {stage.in_flight} in flight"
+    if costs.all_reduce_seconds > 0:
+        sentence += f"; the all-reduce takes {readable_seconds(costs.all_reduce_seconds)} a round"
+    return sentence + "."
+
+
+def _notes(plan: Plan) -> tuple[str, ...]:
+    notes = [f"{idle.name} stays idle: {idle.reason or 'no reason given'}." for idle in plan.idle]
+    notes += [f"The backup of stage {index} is on {device}." for index, device in sorted(plan.backup.items())]
+    return tuple(notes)
+
+
+def _count(number: int, one: str, more: str = "") -> str:
+    return f"{number} {one if number == 1 else more or one + 's'}"

@@ -1,0 +1,159 @@
+"""The planners by name, and `make_plan`, which every command calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+
+from .assemble import assemble_plan
+from .asteroid import FoundPipeline, memory_order, search
+from .baselines import data_parallel, longest_pipeline, single
+from .micro_batches import micro_batch_sizes
+from .shortage import Shortage, no_plan_fits, one_stage_shortage, pipeline_shortage
+
+Search = Callable[[PlanningInstance, int, float], FoundPipeline | None]
+
+# A smaller micro-batch has to be this much faster: each one costs frames and calls that no profile shows.
+WORTH_A_SMALLER_MICRO_BATCH = 1.01
+
+# Tried one after another where no pipeline with K_p micro-batches in flight fits memory.
+FEWER_IN_FLIGHT = (3, 2, 1)
+
+
+@dataclass(frozen=True)
+class Planner:
+    """One way to plan.
+
+    searches: tried in order until one finds something at any micro-batch size. left_out: why it leaves a device idle.
+    one_stage: it never cuts the model. use_most_devices: of micro-batch sizes the one that keeps most devices busy, and
+    only then the fastest; else data parallelism would choose micro-batches so small that one device takes them all.
+    """
+
+    name: str
+    summary: str
+    searches: tuple[Search, ...]
+    left_out: str = "not used by this planner"
+    one_stage: bool = False
+    use_most_devices: bool = False
+
+
+def _asteroid(most_in_flight: int | None) -> Search:
+    def found(instance: PlanningInstance, micro_batch: int, slowest_round: float) -> FoundPipeline | None:
+        return search(instance, micro_batch=micro_batch, slowest_round=slowest_round, most_in_flight=most_in_flight)
+
+    return found
+
+
+def _pipeline(most_in_flight: int | None) -> Search:
+    def found(instance: PlanningInstance, micro_batch: int, slowest_round: float) -> FoundPipeline | None:
+        pipeline = longest_pipeline(instance, micro_batch=micro_batch, most_in_flight=most_in_flight)
+        return pipeline if pipeline is not None and pipeline.round_seconds <= slowest_round else None
+
+    return found
+
+
+PLANNERS: dict[str, Planner] = {
+    planner.name: planner
+    for planner in (
+        Planner(
+            "asteroid",
+            "stages of layers, each over a group of devices (Asteroid's Algorithms 1 and 2)",
+            tuple(_asteroid(most) for most in (None, *FEWER_IN_FLIGHT)),
+        ),
+        Planner(
+            "data-parallel",
+            "every device holds the whole model and takes some of the samples",
+            (data_parallel,),
+            one_stage=True,
+            use_most_devices=True,
+        ),
+        Planner(
+            "pipeline",
+            "one device for each stage",
+            tuple(_pipeline(most) for most in (None, *FEWER_IN_FLIGHT)),
+            left_out="no stage is left that it could hold",
+        ),
+        Planner(
+            "single",
+            "the fastest device that holds the whole model",
+            (single,),
+            left_out="this planner uses one device",
+            one_stage=True,
+        ),
+    )
+}
+
+
+def make_plan(instance: PlanningInstance, planner: str = "asteroid", micro_batch: int | None = None) -> Plan:
+    """Plan an instance; the plan fits memory and has its prediction, backup holders and idle devices filled in.
+
+    planner: a name of PLANNERS (ValueError for another). micro_batch: samples of a micro-batch; None tries several.
+    Raises EdgeswarmError: NO_PLAN_FITS where memory is too small, PLAN_INVALID for a micro_batch that cannot be.
+    """
+    if planner not in PLANNERS:
+        raise ValueError(f"there is no planner {planner!r}; known: {', '.join(PLANNERS)}")
+    chosen = PLANNERS[planner]
+    sizes = _sizes(instance, micro_batch)
+    for attempt in chosen.searches:
+        plan = _best_plan(instance, chosen, attempt, sizes)
+        if plan is not None:
+            return plan
+    shortages = _shortages(instance, chosen, min(sizes))
+    raise no_plan_fits(instance, shortages, planner=planner, fixed_micro_batch=micro_batch is not None)
+
+
+def _best_plan(instance: PlanningInstance, planner: Planner, attempt: Search, sizes: tuple[int, ...]) -> Plan | None:
+    """The best over the micro-batch sizes, which come largest first."""
+    best: Plan | None = None
+    slowest_round = math.inf
+    for size in sizes:
+        found = attempt(instance, size, math.inf if planner.use_most_devices else slowest_round)
+        if found is None:
+            continue
+        plan = assemble_plan(instance, found, planner=planner.name, left_out=planner.left_out)
+        more = planner.use_most_devices and best is not None and len(plan.devices) - len(best.devices)
+        if more > 0 or (more == 0 and found.round_seconds < slowest_round):
+            best = plan
+            slowest_round = found.round_seconds / WORTH_A_SMALLER_MICRO_BATCH
+    return best
+
+
+def _sizes(instance: PlanningInstance, micro_batch: int | None) -> tuple[int, ...]:
+    mini_batch = instance.training.mini_batch
+    least = max(layer.least_batch for layer in instance.model.layers)
+    if micro_batch is None:
+        sizes = micro_batch_sizes(mini_batch, least_batch=least)
+        if not sizes:
+            raise EdgeswarmError(
+                ErrorCode.NO_PLAN_FITS,
+                f"The batch size is {mini_batch}, but a layer of the model needs at least {least} samples at once.",
+                f"Set batch_size to {least} or more.",
+            )
+        return sizes
+    if not 1 <= micro_batch <= mini_batch:
+        raise EdgeswarmError(
+            ErrorCode.PLAN_INVALID,
+            f"A micro-batch of {micro_batch} samples is not possible: the batch size is {mini_batch}.",
+            f"Choose a micro-batch from 1 to {mini_batch}.",
+        )
+    rest = mini_batch % micro_batch
+    if micro_batch < least or 0 < rest < least:
+        short = micro_batch if micro_batch < least else rest
+        raise EdgeswarmError(
+            ErrorCode.PLAN_INVALID,
+            f"Micro-batches of {micro_batch} leave one of {short} sample(s) in a round of {mini_batch}, "
+            f"but a layer of the model needs at least {least} at once.",
+            f"Choose one of {', '.join(map(str, micro_batch_sizes(mini_batch, least_batch=least)))}.",
+        )
+    return (micro_batch,)
+
+
+def _shortages(instance: PlanningInstance, planner: Planner, samples: int) -> tuple[Shortage, ...]:
+    if planner.one_stage:
+        return one_stage_shortage(instance, samples=samples)
+    return pipeline_shortage(instance, memory_order(instance), samples=samples, most_in_flight=min(FEWER_IN_FLIGHT))

@@ -1,0 +1,149 @@
+"""Why no plan fits: which device lacks how much memory at which setting, and what would help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.profile import DeviceDescription, FloatArray, PlanningInstance
+
+from .cost_model import held_bytes, in_flight_limit
+from .units import readable_bytes
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """One device of the plan that comes closest to fitting: what it would have to hold, and what it has."""
+
+    device: DeviceDescription
+    first_layer: int
+    end_layer: int
+    samples: int
+    in_flight: int
+    needed_bytes: int
+
+    @property
+    def lacking_bytes(self) -> int:
+        return self.needed_bytes - self.device.memory_bytes
+
+
+def one_stage_shortage(instance: PlanningInstance, *, samples: int) -> tuple[Shortage, ...]:
+    """The whole model on one device: the device that lacks least."""
+    whole = (0, instance.model.layer_count)
+    shortages = [
+        _shortage(instance, place, whole, samples=samples, in_flight=1) for place in range(len(instance.devices))
+    ]
+    return (min(shortages, key=_lack),)
+
+
+def pipeline_shortage(
+    instance: PlanningInstance, order: list[int], *, samples: int, most_in_flight: int | None = None
+) -> tuple[Shortage, ...]:
+    """Of the pipelines of one device a stage over the first 1, 2, ... of the order, the one whose worst device lacks least.
+
+    samples: of the smallest micro-batch. most_in_flight: a limit below K_p. Returns the devices that lack something,
+    the worst first.
+    """
+    micro_batches = -(-instance.training.mini_batch // samples)
+    best: tuple[Shortage, ...] = ()
+    for count in range(1, min(len(order), instance.model.layer_count) + 1):
+        limits = [
+            in_flight_limit(stages_to_end=count - stage, micro_batches=micro_batches, most=most_in_flight)
+            for stage in range(count)
+        ]
+        cuts = _cuts_with_least_lack(instance, order[:count], samples, limits)
+        shortages = [
+            _shortage(instance, order[stage], (cuts[stage], cuts[stage + 1]), samples=samples, in_flight=in_flight)
+            for stage, in_flight in enumerate(limits)
+        ]
+        shortages.sort(key=_lack, reverse=True)
+        if not best or shortages[0].lacking_bytes < best[0].lacking_bytes:
+            best = (shortages[0], *(shortage for shortage in shortages[1:] if shortage.lacking_bytes > 0))
+    return best
+
+
+def no_plan_fits(
+    instance: PlanningInstance, shortages: tuple[Shortage, ...], *, planner: str, fixed_micro_batch: bool
+) -> EdgeswarmError:
+    """The error that tells a person which device lacks how much at which setting, and what would help."""
+    worst = shortages[0]
+    devices = "the device" if len(instance.devices) == 1 else f"the {len(instance.devices)} devices"
+    if (worst.first_layer, worst.end_layer) == (0, instance.model.layer_count):
+        layers = "the whole model, which takes"
+    elif worst.end_layer - worst.first_layer == 1:
+        layers = f"layer {worst.first_layer}, which takes"
+    else:
+        layers = f"layers {worst.first_layer} to {worst.end_layer - 1}, which take"
+    samples = "sample" if worst.samples == 1 else "samples"
+    flights = "micro-batch" if worst.in_flight == 1 else "micro-batches"
+    return EdgeswarmError(
+        ErrorCode.NO_PLAN_FITS,
+        f"No plan of the planner '{planner}' fits the memory of {devices}: the closest would give {worst.device.name} "
+        f"{layers} {readable_bytes(worst.needed_bytes)} with {worst.samples} {samples} in a micro-batch and "
+        f"{worst.in_flight} {flights} in flight, but it has {readable_bytes(worst.device.memory_bytes)}: "
+        f"{readable_bytes(worst.lacking_bytes)} too little.",
+        f"What would help: {'; '.join(_remedies(instance, shortages, planner, fixed_micro_batch))}.",
+    )
+
+
+def _remedies(
+    instance: PlanningInstance, shortages: tuple[Shortage, ...], planner: str, fixed_micro_batch: bool
+) -> list[str]:
+    worst = shortages[0]
+    remedies = []
+    if planner != "asteroid" and len(instance.devices) > 1:
+        remedies.append("--planner asteroid, which cuts the model into stages")
+    if fixed_micro_batch and worst.samples > 1:
+        remedies.append(f"a micro-batch smaller than {worst.samples}")
+    lacks = [f"{readable_bytes(shortage.lacking_bytes)} on {shortage.device.name}" for shortage in shortages]
+    remedies.append(f"more free memory: {', '.join(lacks)}")
+    remedies.append("another device")
+    state = instance.training.optimizer_state_bytes_per_parameter_byte
+    if state > 0:
+        saved = instance.model.param_bytes(worst.first_layer, worst.end_layer) * state
+        remedies.append(f"an optimizer without state (plain SGD saves {readable_bytes(saved)} there)")
+    return remedies
+
+
+def _lack(shortage: Shortage) -> int:
+    return shortage.lacking_bytes
+
+
+def _shortage(
+    instance: PlanningInstance, place: int, layers: tuple[int, int], *, samples: int, in_flight: int
+) -> Shortage:
+    device = instance.devices[place]
+    needed = held_bytes(
+        instance,
+        first_layer=layers[0],
+        end_layer=layers[1],
+        samples=samples,
+        in_flight=in_flight,
+        base_bytes=device.base_bytes,
+    )
+    return Shortage(device, *layers, samples, in_flight, needed)
+
+
+def _cuts_with_least_lack(instance: PlanningInstance, order: list[int], samples: int, limits: list[int]) -> list[int]:
+    """Cut points [stages + 1] for which the device that lacks most lacks least."""
+    model = instance.model
+    count = model.layer_count
+    state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
+    weights = model.param_bytes_before * state
+    saved = model.saved_bytes_before.astype(np.float64) * samples
+    upper = np.triu(np.ones((count + 1, count + 1), dtype=bool), k=1)
+    worst: FloatArray = np.where(np.arange(count + 1) == 0, -np.inf, np.inf)
+    froms = []
+    for place, in_flight in zip(order, limits, strict=True):
+        before = weights + saved * in_flight
+        device = instance.devices[place]
+        lack = before[np.newaxis, :] - before[:, np.newaxis] + device.base_bytes - device.memory_bytes
+        lack = np.where(upper, np.maximum(lack, worst[:, np.newaxis]), np.inf)
+        froms.append(np.argmin(lack, axis=0))
+        worst = lack.min(axis=0)
+    cuts = [count]
+    for origin in reversed(froms):
+        cuts.append(int(origin[cuts[-1]]))
+    return cuts[::-1]

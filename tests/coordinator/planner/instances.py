@@ -1,0 +1,102 @@
+"""Small planning instances for the planner's tests, by hand and by hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from edgeswarm.profile import (
+    DeviceDescription,
+    DeviceProfile,
+    LayerCosts,
+    ModelCosts,
+    Network,
+    PlanningInstance,
+    TrainingSettings,
+)
+
+PLENTY = 10**15
+
+
+def linear_profile(layer_seconds: Sequence[float], *, slower: float = 1.0) -> DeviceProfile:
+    """Times in proportion to the batch: forward as given per sample, backward twice that."""
+    forward = tuple(seconds * slower for seconds in layer_seconds)
+    return DeviceProfile((1,), (forward,), (tuple(2 * seconds for seconds in forward),))
+
+
+def make_instance(
+    layer_seconds: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
+    slower: Sequence[float] = (1.0, 1.0),
+    memory_bytes: Sequence[int] | None = None,
+    *,
+    param_bytes: int = 100,
+    output_bytes: int = 10,
+    saved_bytes: int = 50,
+    least_batch: int = 1,
+    bandwidth: float = 1e9,
+    latency: float = 0.0,
+    mini_batch: int = 16,
+    optimizer_state: float = 1.0,
+) -> PlanningInstance:
+    """Devices a, b, c, ... of classes of their own; every layer has the same bytes."""
+    names = [chr(ord("a") + place) for place in range(len(slower))]
+    memory = memory_bytes or [PLENTY - place for place in range(len(slower))]
+    return PlanningInstance(
+        model=ModelCosts(
+            output_bytes,
+            tuple(
+                LayerCosts(f"layer{index}", param_bytes, output_bytes, saved_bytes, least_batch=least_batch)
+                for index in range(len(layer_seconds))
+            ),
+        ),
+        profiles={
+            f"class-{name}": linear_profile(layer_seconds, slower=factor)
+            for name, factor in zip(names, slower, strict=True)
+        },
+        devices=tuple(
+            DeviceDescription(name, f"class-{name}", budget) for name, budget in zip(names, memory, strict=True)
+        ),
+        network=Network.uniform(len(names), bytes_per_second=bandwidth, latency_seconds=latency),
+        training=TrainingSettings(mini_batch, optimizer_state),
+        name="by hand",
+    )
+
+
+@st.composite
+def instances(
+    draw: st.DrawFn, *, most_layers: int = 5, most_devices: int = 4, uniform_links: bool = True
+) -> PlanningInstance:
+    """Random ones with curves that are no lines, memory that is tight now and then, and slow and fast links."""
+    layer_count = draw(st.integers(1, most_layers))
+    device_count = draw(st.integers(1, most_devices))
+    bytes_ = st.integers(0, 1000)
+    layers = tuple(
+        LayerCosts(f"layer{index}", draw(bytes_), draw(bytes_), draw(bytes_)) for index in range(layer_count)
+    )
+    seconds = st.floats(0.01, 1.0)
+    profiles = {}
+    for name in ("fast", "slow"):
+        first = [draw(seconds) for _ in range(layer_count)]
+        more = [value + draw(seconds) for value in first]
+        rows = (tuple(first), tuple(more))
+        profiles[name] = DeviceProfile((1, 4), rows, tuple(tuple(2 * value for value in row) for row in rows))
+    memory = st.sampled_from([1_500, 4_000, 12_000, 60_000])
+    devices = tuple(
+        DeviceDescription(f"device{place}", draw(st.sampled_from(["fast", "slow"])), draw(memory) + place)
+        for place in range(device_count)
+    )
+    speed = st.sampled_from([200.0, 2_000.0, 50_000.0])
+    if uniform_links:
+        network = Network.uniform(
+            device_count, bytes_per_second=draw(speed), latency_seconds=draw(st.sampled_from([0.0, 0.1]))
+        )
+    else:
+        network = Network(0.0, tuple(tuple(draw(speed) for _ in range(device_count)) for _ in range(device_count)))
+    return PlanningInstance(
+        model=ModelCosts(100, layers),
+        profiles=profiles,
+        devices=devices,
+        network=network,
+        training=TrainingSettings(draw(st.sampled_from([4, 6, 8])), draw(st.sampled_from([0.0, 2.0]))),
+    )

@@ -1,0 +1,178 @@
+"""`make_plan`: whole plans of every planner, and errors that say what is short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+from edgeswarm_coordinator.planner.cost_model import evaluate
+from edgeswarm_coordinator.planner.micro_batches import micro_batch_sizes
+from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
+from edgeswarm_coordinator.planner.shortage import one_stage_shortage
+
+from .instances import PLENTY, instances, make_instance
+
+THREE = make_instance((1.0, 2.0, 1.0, 2.0), (1.0, 2.0, 4.0))
+
+
+def check_whole(plan: Plan, instance: PlanningInstance) -> None:
+    """It is one for the instance, fits memory, names every device, and predicts what the cost model says."""
+    instance.validate_plan(plan)
+    assert plan.predicted == evaluate(instance, plan)
+    assert plan.predicted is not None
+    for name, held in plan.predicted.memory_bytes.items():
+        assert held <= instance.devices[instance.index_of[name]].memory_bytes
+    assert sorted([*plan.devices, *(idle.name for idle in plan.idle)]) == sorted(instance.device_names)
+    assert all(idle.reason for idle in plan.idle)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def plan_or_error(instance: PlanningInstance, planner: str) -> tuple[Plan | None, EdgeswarmError | None]:
+    try:
+        return make_plan(instance, planner), None
+    except EdgeswarmError as error:
+        return None, error
+
+
+@settings(max_examples=80, deadline=None)
+@given(instance=instances(uniform_links=False), planner=st.sampled_from(sorted(PLANNERS)))
+def test_every_planner_gives_a_whole_plan_or_says_why_not(instance: PlanningInstance, planner: str) -> None:
+    plan, error = plan_or_error(instance, planner)
+    if plan is not None:
+        check_whole(plan, instance)
+    else:
+        assert error is not None
+        assert error.code is ErrorCode.NO_PLAN_FITS
+        assert "too little" in error.message
+        assert error.remedy
+
+
+@settings(max_examples=60, deadline=None)
+@given(instance=instances(uniform_links=False), planner=st.sampled_from(["single", "data-parallel"]))
+def test_the_memory_that_is_said_to_lack_helps(instance: PlanningInstance, planner: str) -> None:
+    plan, _ = plan_or_error(instance, planner)
+    if plan is None:
+        smallest = micro_batch_sizes(instance.training.mini_batch)[-1]
+        (lack,) = one_stage_shortage(instance, samples=smallest)
+        devices = tuple(
+            replace(device, memory_bytes=device.memory_bytes + lack.lacking_bytes) if device == lack.device else device
+            for device in instance.devices
+        )
+        assert make_plan(replace(instance, devices=devices), planner).devices == (lack.device.name,)
+
+
+@settings(max_examples=60, deadline=None)
+@given(instance=instances(uniform_links=False))
+def test_where_a_baseline_fits_asteroid_fits(instance: PlanningInstance) -> None:
+    plans = {name: plan_or_error(instance, name)[0] for name in PLANNERS}
+    if any(plans.values()):
+        assert plans["asteroid"] is not None
+
+
+@pytest.mark.parametrize("planner", sorted(PLANNERS))
+def test_plans_of_three_devices(planner: str) -> None:
+    plan = make_plan(THREE, planner)
+    check_whole(plan, THREE)
+    assert plan.planner == planner
+
+
+def test_data_parallel_is_one_stage_over_all_in_proportion_to_speed() -> None:
+    plan = make_plan(THREE, "data-parallel", micro_batch=14)
+    assert plan.stages[0].shares == {"a": 8, "b": 4, "c": 2}
+    assert (plan.micro_batches, plan.last_micro_batch, plan.backup) == (2, 2, {})
+
+
+def test_pipeline_has_one_device_a_stage_and_backups_on_the_next() -> None:
+    plan = make_plan(THREE, "pipeline")
+    assert [stage.devices for stage in plan.stages] == [("a",), ("b",), ("c",)]
+    assert plan.backup == {0: "b", 1: "c", 2: "a"}
+
+
+def test_single_takes_the_fastest_device_that_holds_the_model() -> None:
+    assert make_plan(THREE, "single").devices == ("a",)
+    small_first = make_instance((1.0, 2.0), (1.0, 2.0, 4.0), [100, PLENTY, PLENTY])
+    plan = make_plan(small_first, "single")
+    assert plan.devices == ("b",)
+    assert [idle.name for idle in plan.idle] == ["a", "c"]
+
+
+def test_a_replicated_stage_needs_no_backup_elsewhere() -> None:
+    instance = make_instance((1.0, 1.0), (1.0, 1.0), param_bytes=0, output_bytes=10**6, bandwidth=1.0)
+    plan = make_plan(instance, micro_batch=2)
+    assert [stage.replicated for stage in plan.stages] == [True]
+    assert plan.backup == {}
+
+
+def test_asteroid_is_no_slower_than_its_baselines_with_less_freedom() -> None:
+    rounds = {name: make_plan(THREE, name).predicted for name in PLANNERS}
+    assert all(predicted is not None for predicted in rounds.values())
+    asteroid = rounds["asteroid"]
+    assert asteroid is not None
+    assert all(asteroid.round_seconds <= other.round_seconds * 1.011 for other in rounds.values() if other)
+
+
+def test_fewer_in_flight_where_the_papers_number_fits_no_memory() -> None:
+    # A layer holds 50 bytes for each micro-batch: not even one layer with 3 in flight fits in 110 bytes, with 2 it does.
+    instance = make_instance((1.0,) * 3, (1.0, 1.0), [110, 100], param_bytes=0, saved_bytes=50)
+    plan = make_plan(instance, micro_batch=1)
+    assert [stage.in_flight for stage in plan.stages] == [2, 1]
+    check_whole(plan, instance)
+
+
+def test_no_plan_fits_names_the_device_and_what_it_lacks() -> None:
+    instance = make_instance((1.0,) * 4, (1.0, 1.0), [3000, 2000], param_bytes=1000, saved_bytes=0)
+    with pytest.raises(EdgeswarmError) as caught:
+        make_plan(instance, micro_batch=2)
+    assert caught.value.code is ErrorCode.NO_PLAN_FITS
+    # The best cut gives each device two layers of 3000 bytes with gradients and momentum.
+    assert "layers 2 to 3" in caught.value.message
+    assert "give b layers" in caught.value.message
+    assert "3.9 KiB too little" in caught.value.message
+    assert "more free memory: 3.9 KiB on b, 2.9 KiB on a" in caught.value.remedy
+    assert "micro-batch smaller than 2" in caught.value.remedy
+
+
+def test_a_baseline_that_does_not_fit_points_to_asteroid() -> None:
+    instance = make_instance((1.0,) * 4, (1.0, 1.0), [900, 900], param_bytes=100, saved_bytes=0)
+    with pytest.raises(EdgeswarmError, match="the whole model") as caught:
+        make_plan(instance, "single")
+    assert "--planner asteroid" in caught.value.remedy
+    check_whole(make_plan(instance), instance)
+
+
+def test_least_batch_is_respected_in_shares_and_in_the_rest() -> None:
+    instance = make_instance((1.0,) * 2, (1.0, 1.0, 9.0), least_batch=3, mini_batch=14)
+    plan = make_plan(instance)
+    check_whole(plan, instance)
+    with pytest.raises(EdgeswarmError, match="at least 3 at once"):
+        make_plan(instance, micro_batch=6)
+    with pytest.raises(EdgeswarmError, match="at least 3 samples at once"):
+        make_plan(make_instance(least_batch=3, mini_batch=2))
+
+
+def test_micro_batch_that_cannot_be() -> None:
+    with pytest.raises(EdgeswarmError, match="batch size is 16") as caught:
+        make_plan(THREE, micro_batch=17)
+    assert caught.value.code is ErrorCode.PLAN_INVALID
+    with pytest.raises(ValueError, match="no planner 'best'"):
+        make_plan(THREE, "best")
+
+
+@given(mini_batch=st.integers(1, 3000), least=st.integers(1, 4))
+def test_micro_batch_sizes(mini_batch: int, least: int) -> None:
+    sizes = micro_batch_sizes(mini_batch, least_batch=least)
+    assert len(sizes) <= 12
+    assert list(sizes) == sorted(set(sizes), reverse=True)
+    assert all(least <= size and (mini_batch % size == 0 or mini_batch % size >= least) for size in sizes)
+    assert (mini_batch in sizes) == (mini_batch >= least)
+
+
+def test_micro_batch_sizes_of_a_prime_leave_a_rest() -> None:
+    assert micro_batch_sizes(13) == (13, 8, 4, 2, 1)
+    assert micro_batch_sizes(128) == (128, 64, 32, 16, 8, 4, 2, 1)
