@@ -1,0 +1,246 @@
+"""What the commands that work with devices share: their parts, the steps that run beside each other, and clearing away."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgeswarm.config import Folders, join_host_and_port
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+from edgeswarm.security.certificates import Role
+from edgeswarm.security.identity import Identity
+from edgeswarm.wire.v1 import agent_pb2
+
+from .agents import AgentLink
+from .background import Task
+from .data_service import DataServiceProcess, DataServiceReady, DataServiceSettings
+from .deployment import Place, place_of
+from .events import (
+    EXPORT_MODEL,
+    LOAD_JOB,
+    PLAN,
+    SEND_BUNDLE,
+    START_DATA_SERVICE,
+    Listener,
+    ModelReady,
+    PlanMade,
+)
+from .job_state import INTERRUPTED_MESSAGE
+from .measuring import Measuring
+from .options import TrainOptions
+from .own_address import own_host_towards
+from .planner.planners import make_plan
+from .profile_cache import ProfileCache
+from .profiling import ModelFacts, planning_instance
+from .progress import Progress
+from .reserving import Devices
+from .supervision import Supervision
+
+if TYPE_CHECKING:
+    # What imports torch is loaded beside the search for devices, and not at all by `edgeswarm devices`.
+    from .preparation import LoadedJob, PreparedModel
+
+BUNDLE_SECONDS = 300.0
+_ABANDON_SECONDS = 1.0
+
+
+def new_job_id(name: str, *, now: datetime) -> str:
+    """`<job name>-<UTC time>-<4 hex>`."""
+    slug = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-") or "job"
+    return f"{slug}-{now.strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(2)}"
+
+
+class Command:
+    """What a command holds, and what it shares with the other commands. Made and cleared away by `running_command`."""
+
+    def __init__(self, name: str, *, folders: Folders, listener: Listener, cancel: threading.Event) -> None:
+        self.folders = folders
+        self.identity = Identity.load(folders.operator_dir, role=Role.OPERATOR)
+        self.job_id = new_job_id(name, now=datetime.now(timezone.utc))
+        self.term = int(time.time())
+        self.progress = Progress(listener)
+        self.supervision = Supervision(cancel=cancel)
+        self.devices = Devices(
+            job=self.reference(epoch=0),
+            identity=self.identity,
+            folders=folders,
+            progress=self.progress,
+            supervision=self.supervision,
+        )
+        self._work_folder = tempfile.TemporaryDirectory(prefix="edgeswarm-")
+        self._data_service: DataServiceProcess | None = None
+        self._closing = threading.Lock()
+        self._closed = False
+
+    @property
+    def snapshot_folder(self) -> Path:
+        return Path(self._work_folder.name)
+
+    def reference(self, *, epoch: int) -> agent_pb2.JobReference:
+        return agent_pb2.JobReference(job_id=self.job_id, term=self.term, epoch=epoch)
+
+    def start_preparation(self, options: TrainOptions) -> tuple[Task[LoadedJob], Task[PreparedModel]]:
+        """Load, then export, beside everything else."""
+
+        def load() -> LoadedJob:
+            with self.progress.step(LOAD_JOB, str(options.job_path)):
+                from . import preparation
+
+                return preparation.load(
+                    options.job_path, epochs=options.epochs, batch_size=options.batch_size, seed=options.seed
+                )
+
+        loading = self.supervision.spawn(load, name="load job")
+
+        def prepare() -> PreparedModel:
+            loaded = loading.result()
+            with self.progress.step(EXPORT_MODEL):
+                from . import preparation
+
+                prepared = preparation.prepare(loaded, snapshot_folder=self.snapshot_folder)
+            names = tuple(layer.name for layer in prepared.layer_graph.layers)
+            self.progress.tell(ModelReady(names, prepared.parameter_bytes, prepared.dtype))
+            return prepared
+
+        return loading, self.supervision.spawn(prepare, name="export model")
+
+    def start_data_service(self, loading: Task[LoadedJob], listen_address: str) -> Task[DataServiceReady]:
+        """Samples where served, and the layers of round 0."""
+
+        def serve() -> DataServiceReady:
+            loaded = loading.result()
+            settings = DataServiceSettings(
+                identity_folder=str(self.folders.operator_dir),
+                listen_address=join_host_and_port(listen_address, 0),
+                job_folder=str(loaded.folder),
+                job_file=loaded.bundle.job_file,
+                job_id=self.job_id,
+                snapshot_folder=str(self.snapshot_folder),
+            )
+            with self.progress.step(START_DATA_SERVICE):
+                service = DataServiceProcess(settings)
+                with self._closing:
+                    if self._closed:  # Ctrl-C came first, and nobody would end it
+                        raise EdgeswarmError(ErrorCode.INTERRUPTED, "Interrupted.")
+                    self._data_service = service
+                    service.start()
+                ready = service.wait_ready()
+            self.supervision.own_check = partial(_error_of, service.check)
+            return ready
+
+        return self.supervision.spawn(serve, name="data service")
+
+    def send_bundle(self, loading: Task[LoadedJob], links: Mapping[str, AgentLink]) -> dict[str, Task[None]]:
+        """The user's files, to all devices that don't have them yet."""
+
+        def send(link: AgentLink) -> None:
+            bundle = loading.result().bundle
+            with self.progress.step(SEND_BUNDLE, link.node_id):
+                if not self.devices.has_bundle(link, bundle.sha256):
+                    link.put_bundle(
+                        self.reference(epoch=0),
+                        sha256=bundle.sha256,
+                        archive=bundle.archive,
+                        timeout_seconds=BUNDLE_SECONDS,
+                    )
+
+        return {
+            node_id: self.supervision.spawn(partial(send, link), name=f"send job files to {node_id}", device=node_id)
+            for node_id, link in links.items()
+        }
+
+    def places(self, links: Mapping[str, AgentLink]) -> dict[str, Place]:
+        """Where the devices are, and where we are as they see it."""
+        return {
+            node_id: place_of(link.address, own_host=own_host_towards(link.address)) for node_id, link in links.items()
+        }
+
+    def plan(
+        self, options: TrainOptions, prepared: PreparedModel, links: Mapping[str, AgentLink], *, batch_size: int
+    ) -> tuple[Plan, PlanningInstance]:
+        """Measure what isn't cached, and plan."""
+        facts = ModelFacts(
+            layer_graph=prepared.layer_graph,
+            dtype=prepared.dtype,
+            batch_size=batch_size,
+            optimizer_state_factor=prepared.optimizer_state_factor,
+        )
+        measuring = Measuring(
+            cache=ProfileCache(self.folders.cache_dir, warn=self.progress.warn),
+            fresh=options.fresh_profiles,
+            job=self.reference(epoch=0),
+            devices=self.devices,
+            progress=self.progress,
+            supervision=self.supervision,
+        )
+        profiles = measuring.profiles(facts, links=links, places=self.places(links))
+        with self.progress.step(PLAN, options.planner):
+            instance, warnings = planning_instance(
+                facts,
+                devices=[link.device for link in links.values()],
+                profiles=profiles,
+                name=options.job_name,
+            )
+            for message in warnings:
+                self.progress.warn(message)
+            planning = self.supervision.spawn(
+                partial(make_plan, instance, planner=options.planner, micro_batch=options.micro_batch), name="plan"
+            )
+            (plan,) = self.supervision.wait(planning)
+        self.progress.tell(PlanMade(plan, instance, tuple(layer.name for layer in instance.model.layers)))
+        return plan, instance
+
+    def close(self, *, reason: str) -> None:
+        """Free the devices, end the data service, end what still runs, remove the work folder."""
+        with self._closing:
+            self._closed = True
+            service = self._data_service
+        ending = Task(service.stop, name="end the data service") if service is not None else None
+        try:
+            self.devices.close(reason=reason)
+            if ending is not None:
+                ending.result()
+        finally:
+            self.supervision.abandon_tasks(wait_seconds=_ABANDON_SECONDS)
+            self._work_folder.cleanup()
+
+
+@contextlib.contextmanager
+def running_command(
+    name: str, *, folders: Folders | None, listener: Listener, cancel: threading.Event | None
+) -> Iterator[Command]:
+    """Around a command: whatever happens inside, nothing stays behind."""
+    command = Command(
+        name, folders=folders or Folders.find(), listener=listener, cancel=cancel or threading.Event()
+    )
+    reason = "the command failed"
+    try:
+        yield command
+        reason = "the command is done"
+    except KeyboardInterrupt:
+        reason = "the user interrupted it"
+        raise EdgeswarmError(ErrorCode.INTERRUPTED, INTERRUPTED_MESSAGE) from None
+    except EdgeswarmError as error:
+        reason = error.message
+        raise
+    finally:
+        command.close(reason=reason)
+
+
+def _error_of(check: Callable[[], None]) -> EdgeswarmError | None:
+    try:
+        check()
+    except EdgeswarmError as error:
+        return error
+    return None

@@ -1,0 +1,167 @@
+"""The data service's own process: on the coordinator's machine, serves samples, and the weights of round 0.
+
+    coordinator  --- one line of JSON, then silence --->  stdin     the end of stdin ends the service
+                 <-- one line of JSON ------------------  stdout    where it listens, or why it can't
+    workers      --- mTLS: Samples/Fetch, Layers/Fetch -> port
+
+A process of its own, so that reading data never holds up the command, nor the other way round. What the user's code
+prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+import grpc
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job import Dataset, load_job, user_error
+from edgeswarm.security.certificates import Role
+from edgeswarm.security.identity import Identity
+from edgeswarm.snapshot import layer_file_name
+from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
+from edgeswarm.wire.fetch import FETCH_LAYER, FETCH_SAMPLES, SamplePart, serve_blob, serve_file
+from edgeswarm.wire.tensor_samples import encode_items
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
+
+from .data_service import DataServiceSettings
+
+SERVER_THREADS = 16
+MOST_SAMPLES_A_CALL = 65_536
+
+
+class DataServer:
+    """The two methods. gRPC calls them from several threads; the data set is read by one at a time."""
+
+    def __init__(self, settings: DataServiceSettings, dataset: Dataset, length: int) -> None:
+        self._settings = settings
+        self._dataset = dataset
+        self._length = length
+        self._reading = threading.Lock()
+
+    def handlers(self) -> list[grpc.GenericRpcHandler]:
+        return [
+            raw_service(method.split("/")[1], {method.split("/")[2]: raw_unary_stream_handler(function)})
+            for method, function in ((FETCH_SAMPLES, self.fetch_samples), (FETCH_LAYER, self.fetch_layer))
+        ]
+
+    def fetch_samples(self, data: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
+        """FetchSamplesRequest -> the bytes of `encode_items`."""
+        request = data_pb2.FetchSamplesRequest.FromString(data)
+        self._check_job(request.job)
+        indices = list(request.indices)
+        if len(indices) > MOST_SAMPLES_A_CALL:
+            raise EdgeswarmError(ErrorCode.DATA_FAILED, f"{len(indices)} samples were asked for in one call.")
+        items = [self._item(index) for index in indices]
+        try:
+            encoded = encode_items(items, SamplePart(int(request.part)))
+        except EdgeswarmError as error:
+            raise self._naming_the_item(items, indices, error) from error
+        yield from serve_blob(encoded)
+
+    def fetch_layer(self, data: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
+        """FetchLayerRequest -> the layer's file as the coordinator wrote it."""
+        request = data_pb2.FetchLayerRequest.FromString(data)
+        self._check_job(request.job)
+        path = Path(self._settings.snapshot_folder) / layer_file_name(request.layer)
+        if request.round != 0 or not path.is_file():
+            raise EdgeswarmError(
+                ErrorCode.STALE_CALL,
+                f"The data service has no state of layer {request.layer} at round {request.round}; "
+                "it has the layers of round 0.",
+                "Start the job again.",
+            )
+        yield from serve_file(path)
+
+    def _check_job(self, job: agent_pb2.JobReference) -> None:
+        if job.job_id != self._settings.job_id:
+            raise EdgeswarmError(
+                ErrorCode.STALE_CALL, f"The data service belongs to job {self._settings.job_id}, not to {job.job_id!r}."
+            )
+
+    def _item(self, index: int) -> object:
+        if index >= self._length:
+            raise EdgeswarmError(
+                ErrorCode.DATA_FAILED, f"Item {index} was asked for, and the dataset has {self._length}."
+            )
+        try:
+            with self._reading:
+                return self._dataset[index]
+        except EdgeswarmError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            raise EdgeswarmError(
+                ErrorCode.DATA_FAILED,
+                f"Item {index} of the dataset can't be read: {type(error).__name__}: {error}",
+                "Correct the job's dataset, or the files that it reads on the coordinator's machine.",
+                detail=traceback.format_exc(),
+            ) from error
+
+    def _naming_the_item(self, items: list[object], indices: list[int], error: EdgeswarmError) -> EdgeswarmError:
+        """The error with the index of the first item that can't be sent."""
+        for index, item in zip(indices, items, strict=True):
+            try:
+                encode_items([item], SamplePart.BOTH)
+            except EdgeswarmError:
+                message = error.message.replace("An item of", f"Item {index} of", 1)
+                return EdgeswarmError(error.code, message, error.remedy)
+        return error
+
+
+def open_dataset(settings: DataServiceSettings) -> tuple[Dataset, int]:
+    """(data set, its length) of the user's job. Raises EdgeswarmError that names the user's line."""
+    job = load_job(settings.job_folder, settings.job_file)
+    try:
+        dataset = job.dataset()
+        return dataset, len(dataset)
+    except (Exception, SystemExit) as error:
+        raise user_error(error, Path(settings.job_folder), where="this machine", doing="opening the dataset") from error
+
+
+def serve(settings: DataServiceSettings, *, answer: TextIO, life: TextIO) -> int:
+    """Serve until `life` ends; write the one line of JSON to `answer`. Returns the exit code."""
+    try:
+        identity = Identity.load(Path(settings.identity_folder), role=Role.OPERATOR)
+        dataset, length = open_dataset(settings)
+        service = DataServer(settings, dataset, length)
+        server, port = secure_server(
+            identity, address=settings.listen_address, workers=SERVER_THREADS, handlers=service.handlers()
+        )
+        server.start()
+    except EdgeswarmError as error:
+        print(json.dumps({"error": error.to_json()}), file=answer, flush=True)
+        return int(error.exit_code)
+    print(json.dumps({"port": port, "dataset_length": length}), file=answer, flush=True)
+    while life.read(4096):
+        pass
+    server.stop(grace=0.5).wait(1.0)
+    return 0
+
+
+def main() -> int:
+    """Settings from the first line of stdin; then stdin is only waited on: who started us is gone when it ends."""
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the answer is one line, whatever the user's code prints
+    try:
+        settings = DataServiceSettings(**json.loads(sys.stdin.readline()))
+    except (ValueError, TypeError) as error:
+        print(f"not the settings of a data service: {error}", file=sys.stderr)
+        return 2
+    started = time.monotonic()
+    code = serve(settings, answer=answer, life=sys.stdin)
+    print(f"data service of job {settings.job_id} ends after {time.monotonic() - started:.0f} s", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    sys.stderr.flush()
+    os._exit(exit_code)  # the user's data set may have left threads that would keep the process

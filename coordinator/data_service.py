@@ -1,0 +1,150 @@
+"""The data service as the coordinator sees it: start it, wait until it listens, stop it. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+
+READY_SECONDS = 120.0
+STOP_SECONDS = 2.0
+_LOG_TAIL_BYTES = 8000
+
+
+@dataclass(frozen=True)
+class DataServiceSettings:
+    """What the service is told. Paths are absolute.
+
+    identity_folder: of the operator. listen_address: "host:port", port 0 for any. job_folder, job_file: the user's own
+    files, not the bundle: the data set may lie beside them. snapshot_folder: with layer-<i>.safetensors, which may come
+    later than the service.
+    """
+
+    identity_folder: str
+    listen_address: str
+    job_folder: str
+    job_file: str
+    job_id: str
+    snapshot_folder: str
+
+
+@dataclass(frozen=True)
+class DataServiceReady:
+    """Where it listens, and how many items the data set has."""
+
+    port: int
+    dataset_length: int
+
+
+class DataServiceProcess:
+    """One data service. It ends with this process at the latest, since it holds the other end of a pipe.
+
+    log_path: where its stderr goes (what the user's data set prints); a file that is removed again by default.
+    """
+
+    def __init__(self, settings: DataServiceSettings, *, log_path: Path | None = None) -> None:
+        self._settings = settings
+        self._log_path = log_path
+        self._owns_log = log_path is None
+        self._process: subprocess.Popen[str] | None = None
+        self._answer: queue.Queue[str] = queue.Queue()
+
+    def start(self) -> None:
+        """Start it and return at once: what it imports and opens takes seconds, in which other things can be done."""
+        if self._log_path is None:
+            handle, name = tempfile.mkstemp(prefix="edgeswarm-data-", suffix=".log")
+            os.close(handle)
+            self._log_path = Path(name)
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "edgeswarm_coordinator.data_server"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # Ctrl-C in the terminal is for the command, which then stops us in order
+            )
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(asdict(self._settings)) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died at once; wait_ready says why
+        threading.Thread(target=self._read_answer, name="data-service-answer", daemon=True).start()
+
+    def wait_ready(self, timeout_seconds: float = READY_SECONDS) -> DataServiceReady:
+        """Waits until it listens. Raises the EdgeswarmError that it reports, or DATA_FAILED where it died or hangs."""
+        try:
+            line = self._answer.get(timeout=timeout_seconds)
+        except queue.Empty:
+            raise self._failed(
+                f"The data service did not open the dataset within {timeout_seconds:g} s.",
+                "Make the job's dataset() quicker: prepare the data beforehand.",
+            ) from None
+        if not line:
+            self._answer.put("")
+            raise self._died()
+        document = json.loads(line)
+        if "error" in document:
+            raise EdgeswarmError.from_json(document["error"])
+        return DataServiceReady(document["port"], document["dataset_length"])
+
+    def check(self) -> None:
+        """Raises EdgeswarmError (DATA_FAILED) where it isn't running any more."""
+        if self._process is not None and self._process.poll() is not None:
+            raise self._died()
+
+    def stop(self) -> None:
+        """End it: by closing its stdin, then by signals. May be called twice, and where it never started."""
+        process = self._process
+        if process is not None:
+            assert process.stdin is not None
+            try:
+                process.stdin.close()
+            except BrokenPipeError:
+                pass  # it is gone already
+            for end in (process.terminate, process.kill):
+                try:
+                    process.wait(STOP_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    end()
+            process.wait()
+        if self._owns_log and self._log_path is not None:
+            self._log_path.unlink(missing_ok=True)
+
+    def _read_answer(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with self._process.stdout as stdout:
+            self._answer.put(stdout.readline())
+
+    def _died(self) -> EdgeswarmError:
+        assert self._process is not None
+        try:
+            code = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            return self._failed("The data service closed its answer without a word.", "Look into the lines below.")
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return self._failed(
+            f"The data service ended {how}.",
+            "It had too little memory, or was killed; free memory on this machine and start the job again."
+            if code == -signal.SIGKILL
+            else "Look into the lines below, and correct the job's dataset.",
+        )
+
+    def _failed(self, message: str, remedy: str) -> EdgeswarmError:
+        tail = ""
+        if self._log_path is not None and self._log_path.exists():
+            tail = self._log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        return EdgeswarmError(ErrorCode.DATA_FAILED, message, remedy, detail=tail)

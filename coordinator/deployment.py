@@ -1,0 +1,122 @@
+"""From a plan to the orders for each device. Pure: numbers and addresses in, messages out.
+
+Whose address somebody dials depends on where he stands. The coordinator may have reached an agent of its own machine through
+loopback; to a box elsewhere that agent is at the coordinator's own address on the network between them:
+
+    coordinator's machine                   nano-1
+      agent at 127.0.0.1:7600  <---+        reached at 192.168.1.20; from there we are 192.168.1.5
+                                   +------- dials 192.168.1.5
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgeswarm.config import host_and_port, join_host_and_port
+from edgeswarm.model.layer_graph import LayerGraph
+from edgeswarm.plan import Plan
+from edgeswarm.wire.v1 import agent_pb2
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a device is. host: as the coordinator reached it. own_host: the coordinator's address as seen from there."""
+
+    host: str
+    own_host: str
+
+    @property
+    def on_this_machine(self) -> bool:
+        return is_loopback(self.host)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Everything that turns a plan into orders.
+
+    places, worker_ports: by node id. holder: node id and port, on the coordinator's machine, from which layers (and samples,
+    where served) are fetched: the data service. training: the settings, but for the data service's address.
+    """
+
+    job: agent_pb2.JobReference
+    plan: Plan
+    layer_graph: LayerGraph
+    places: Mapping[str, Place]
+    worker_ports: Mapping[str, int]
+    holder: tuple[str, int]
+    training: agent_pb2.TrainingSettings
+    first_round: int = 0
+
+    def requests(self) -> dict[str, agent_pb2.PrepareRequest]:
+        """One order for each device of the plan."""
+        plan_json = json.dumps(self.plan.to_json()).encode()
+        tied = tied_tensors(self.plan, self.layer_graph)
+        requests: dict[str, agent_pb2.PrepareRequest] = {}
+        for index, stage in enumerate(self.plan.stages):
+            graph_json = json.dumps(self.layer_graph.stage(stage.first_layer, stage.end_layer).to_json()).encode()
+            for device in stage.devices:
+                holder_id, holder_port = self.holder
+                holder_address = join_host_and_port(self.places[device].own_host, holder_port)
+                training = agent_pb2.TrainingSettings()
+                training.CopyFrom(self.training)
+                training.data_service.node_id = holder_id
+                training.data_service.address = holder_address
+                requests[device] = agent_pb2.PrepareRequest(
+                    job=self.job,
+                    plan_json=plan_json,
+                    stage=index,
+                    stage_graph_json=graph_json,
+                    tied=[agent_pb2.TiedTensor(name=name, stages=stages) for name, stages in tied.items()],
+                    peers=[
+                        agent_pb2.Peer(node_id=peer, address=self.worker_address(peer, seen_from=device))
+                        for peer in self.plan.devices
+                    ],
+                    sources=[
+                        agent_pb2.LayerSource(layer=layer, node_id=holder_id, address=holder_address)
+                        for layer in range(stage.first_layer, stage.end_layer)
+                    ],
+                    first_round=self.first_round,
+                    training=training,
+                )
+        return requests
+
+    def worker_address(self, device: str, *, seen_from: str) -> str:
+        """host:port of a device's worker, as another device dials it."""
+        host = host_seen_from(self.places[seen_from], self.places[device])
+        return join_host_and_port(host, self.worker_ports[device])
+
+
+def tied_tensors(plan: Plan, layer_graph: LayerGraph) -> dict[str, tuple[int, ...]]:
+    """Trained parameters that more than one stage holds, with those stages, ascending. In the order of their names."""
+    stage_of_layer = {
+        layer: index for index, stage in enumerate(plan.stages) for layer in range(stage.first_layer, stage.end_layer)
+    }
+    tied: dict[str, tuple[int, ...]] = {}
+    for name, layers in sorted(layer_graph.holders.items()):
+        stages = tuple(sorted({stage_of_layer[layer] for layer in layers}))
+        if len(stages) > 1 and layer_graph.tensors[name].trainable:
+            tied[name] = stages
+    return tied
+
+
+def place_of(address: str, *, own_host: str) -> Place:
+    """The place of the agent at `address` ("host:port")."""
+    return Place(host_and_port(address)[0], own_host)
+
+
+def host_seen_from(viewer: Place, target: Place) -> str:
+    """The host by which a device at `viewer` reaches the device at `target`."""
+    return viewer.own_host if target.on_this_machine and not viewer.on_this_machine else target.host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by name or by address, means the machine itself."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

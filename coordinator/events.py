@@ -1,0 +1,185 @@
+"""What a training tells whoever watches it: the stream of events that a terminal, a log or a test listens to. Pure data.
+
+A training, seen from here (steps overlap, so a `StepDone` doesn't always follow its own `StepStarted`):
+
+    StepStarted/StepDone ...  DevicesFound  ModelReady  ProfileProgress ...  PlanMade  RoundDone RoundDone ...  TrainingDone
+    Warning may come at any time. A failure is no event: it is the EdgeswarmError that `train` raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+
+from .device import Device
+
+# The steps of a training in the order in which they begin; names as StepStarted and StepDone carry them.
+LOAD_JOB = "load job"
+FIND_DEVICES = "find devices"
+RESERVE_DEVICES = "reserve devices"
+EXPORT_MODEL = "export model"
+START_DATA_SERVICE = "start data service"
+SEND_BUNDLE = "send job files"
+PROFILE_LAYERS = "profile layers"
+MEASURE_LINKS = "measure links"
+PLAN = "plan"
+START_WORKERS = "start workers"  # what of it the steps before did not hide
+PREPARE_WORKERS = "prepare workers"
+TRAIN = "train"
+GATHER = "gather layers"
+WRITE_RESULT = "write result"
+
+
+@dataclass(frozen=True)
+class StepStarted:
+    """A step of the training begins. detail: for a person, may be empty."""
+
+    step: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """A step is done; seconds: its own wall-clock time (steps overlap, so they don't add up to the whole)."""
+
+    step: str
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Warning:
+    """Something to know that stops nothing."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class DevicesFound:
+    """The devices that answered and may be used. how: where they were found ("mdns" when at least one came from there)."""
+
+    devices: tuple[Device, ...]
+    how: Literal["mdns", "addresses", "remembered"]
+
+
+@dataclass(frozen=True)
+class ModelReady:
+    """The model is exported. layer_names: in order. parameter_bytes: of the whole model. dtype: "float32", ..."""
+
+    layer_names: tuple[str, ...]
+    parameter_bytes: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ProfileProgress:
+    """`done` of `total` measurements are there. detail: what was measured last."""
+
+    done: int
+    total: int
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class PlanMade:
+    """The plan in force. instance: what the planner was told; None for a plan written by hand, for which nothing is measured."""
+
+    plan: Plan
+    instance: PlanningInstance | None
+    layer_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RoundParts:
+    """Where one worker's time of one round went, in seconds; `add_up` of the parts is `seconds`.
+
+    waiting: by what for, "activations from nano-1". all_reduce: what of it computing did not hide.
+    """
+
+    seconds: float
+    forward: float = 0.0
+    backward: float = 0.0
+    send: float = 0.0
+    waiting: Mapping[str, float] = field(default_factory=dict)
+    all_reduce: float = 0.0
+    step: float = 0.0
+    other: float = 0.0
+    samples: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    peak_memory_bytes: int = 0
+    cpu_seconds: float = 0.0
+
+    @property
+    def computing(self) -> float:
+        """Forward, backward and the optimizer's step."""
+        return self.forward + self.backward + self.step
+
+    @property
+    def add_up(self) -> float:
+        return self.forward + self.backward + self.send + sum(self.waiting.values()) + self.all_reduce + self.step + self.other
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "forward_seconds": self.forward,
+            "backward_seconds": self.backward,
+            "send_seconds": self.send,
+            "waiting_seconds": dict(self.waiting),
+            "all_reduce_seconds": self.all_reduce,
+            "step_seconds": self.step,
+            "other_seconds": self.other,
+            "samples": self.samples,
+            "sent_bytes": self.sent_bytes,
+            "received_bytes": self.received_bytes,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "cpu_seconds": self.cpu_seconds,
+        }
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """Every device has finished this round.
+
+    round: from 0, of `rounds` in all. epoch: of the data, from 0. loss: mean over the mini-batch's samples (or counts).
+    seconds: of the slowest worker. samples_per_second: over the last rounds. seconds_left: None until it can be said.
+    stage_use: by stage, the fraction of the round that it computes, mean of its replicas. parts: by node id.
+    """
+
+    round: int
+    rounds: int
+    epoch: int
+    loss: float
+    samples: int
+    seconds: float
+    samples_per_second: float
+    seconds_left: float | None
+    stage_use: tuple[float, ...]
+    parts: Mapping[str, RoundParts]
+    gradient_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class TrainingDone:
+    """The result is written. rounds_seconds: from Start to the last round's end. seconds: of the whole `train`."""
+
+    folder: Path
+    rounds: int
+    loss: float
+    rounds_seconds: float
+    seconds: float
+
+
+Event = (
+    StepStarted | StepDone | Warning | DevicesFound | ModelReady | ProfileProgress | PlanMade | RoundDone | TrainingDone
+)
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """The listener of whoever doesn't listen."""

@@ -1,0 +1,218 @@
+"""Finding the agents of our cluster: mDNS, addresses given by hand, addresses remembered; every address is dialed at once.
+
+    by hand     host:port ── handshake tells the node id ─┐
+    remembered  node id at host:port ─────────────────────┼── Describe ── sorted out ── AgentLinks
+    mDNS        node id at host:port, host:port ──────────┘               (one for each node id)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from edgeswarm.config import Folders
+from edgeswarm.discovery import FoundAgent, KnownAgents, find_agents
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.security.identity import Identity
+from edgeswarm.wire.channel import node_id_of
+from edgeswarm.wire.version import PROTOCOL_VERSION
+
+from .agents import AgentLink
+from .background import Task
+from .device import resolve_names, short_name
+from .options import DiscoveryOptions
+
+CLOCK_LIMIT_SECONDS = 5.0
+
+Source = Literal["addresses", "mdns", "remembered"]
+_PREFERENCE: tuple[Source, ...] = ("addresses", "mdns", "remembered")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An agent that answered, and how we knew its address. announcement: which one of mDNS named it, empty for other sources."""
+
+    link: AgentLink
+    source: Source
+    announcement: str = ""
+
+    @property
+    def box(self) -> str:
+        """Differs between two boxes that carry one node id; empty where nothing tells."""
+        return self.link.instance or self.announcement
+
+
+@dataclass(frozen=True)
+class Silence:
+    """An address that did not answer as it should. node_id: empty where it isn't known."""
+
+    node_id: str
+    address: str
+    source: Source
+    error: EdgeswarmError
+
+
+@dataclass(frozen=True)
+class Found:
+    """links: one for each usable device, by node id, in its order. how: where they were found."""
+
+    links: dict[str, AgentLink]
+    how: Source
+
+
+class Finder:
+    """One search. warn: told of everything that is odd but stops nothing."""
+
+    def __init__(
+        self, options: DiscoveryOptions, *, identity: Identity, folders: Folders, warn: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self._identity = identity
+        self._known = KnownAgents(folders.state_dir)
+        self._warn = warn
+
+    def find(self, *, wanted: Sequence[str] = ()) -> Found:
+        """All agents that answer and speak our version.
+
+        wanted: names or node ids; the search ends as soon as they are announced.
+        Raises EdgeswarmError: NO_DEVICES, VERSION_DIFFERS where none speaks our version.
+        """
+        dialing: dict[tuple[str, str], Task[Answer | Silence]] = {}
+
+        def dial(address: str, node_id: str, source: Source, announcement: str = "") -> None:
+            if (address, node_id) not in dialing:
+                dialing[address, node_id] = Task(
+                    lambda: self._dial(address, node_id, source, announcement), name=f"dial {address}"
+                )
+
+        for address in self._options.peers:
+            dial(address, "", "addresses")
+        for node_id, addresses in self._remembered().items():
+            for address in addresses:
+                dial(address, node_id, "remembered")
+        if self._options.mdns:
+            for number, agent in enumerate(self._announced(wanted)):
+                for address in agent.targets():
+                    dial(address, agent.node_id, "mdns", f"announcement {number}")
+        outcomes = [task.result() for task in dialing.values()]
+        return self._sorted_out(outcomes)
+
+    def _remembered(self) -> dict[str, tuple[str, ...]]:
+        try:
+            return self._known.load()
+        except EdgeswarmError as error:
+            self._warn(f"The remembered addresses can't be used: {error}")
+            return {}
+
+    def _announced(self, wanted: Sequence[str]) -> list[FoundAgent]:
+        def enough(found: Sequence[FoundAgent]) -> bool:
+            names = {agent.node_id for agent in found} | {short_name(agent.node_id) for agent in found}
+            return bool(wanted) and names.issuperset(wanted)
+
+        return find_agents(
+            self._identity.cluster_fingerprint,
+            timeout_seconds=self._options.wait_seconds,
+            interfaces=self._options.interfaces,
+            enough=enough,
+            warn=self._warn,
+        )
+
+    def _dial(self, address: str, node_id: str, source: Source, announcement: str) -> Answer | Silence:
+        try:
+            expected = node_id or node_id_of(address, identity=self._identity, timeout_seconds=3.0)
+            return Answer(AgentLink.open(address, node_id=expected, identity=self._identity), source, announcement)
+        except EdgeswarmError as error:
+            return Silence(node_id, address, source, error)
+
+    def _sorted_out(self, outcomes: Sequence[Answer | Silence]) -> Found:
+        answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
+        silences = [outcome for outcome in outcomes if isinstance(outcome, Silence)]
+        chosen, warnings = choose(answers)
+        for message in (*warnings, *silence_warnings(silences, reached={a.link.node_id for a in answers})):
+            self._warn(message)
+        kept = {id(answer.link) for answer in chosen}
+        for answer in answers:
+            if id(answer.link) not in kept:
+                answer.link.close()
+        if not chosen:
+            raise _nothing_found(answers, silences)
+        for answer in chosen:
+            self._known.remember(answer.link.node_id, [answer.link.address])
+        sources = {answer.source for answer in chosen}
+        return Found(
+            links={answer.link.node_id: answer.link for answer in chosen},
+            how=next(s for s in ("mdns", "addresses", "remembered") if s in sources),
+        )
+
+
+def choose(answers: Sequence[Answer]) -> tuple[list[Answer], list[str]]:
+    """One answer for each node id that can be used, in the order of node ids, and warnings about the others. Pure."""
+    chosen: list[Answer] = []
+    warnings: list[str] = []
+    for node_id in sorted({answer.link.node_id for answer in answers}):
+        mine = [answer for answer in answers if answer.link.node_id == node_id]
+        places = {answer.box: answer.link.address for answer in mine if answer.box}
+        if len(places) > 1:
+            warnings.append(
+                f"Two devices call themselves {node_id}: at {' and at '.join(sorted(places.values()))}. Neither is used. "
+                "Was a disk or SD card cloned? Remove the agent's folder on one of them and join it again."
+            )
+            continue
+        best = min(mine, key=lambda answer: (_PREFERENCE.index(answer.source), answer.link.round_trip_seconds))
+        if best.link.protocol_version != PROTOCOL_VERSION:
+            warnings.append(f"{_version_differs(best.link).message} It is left out.")
+            continue
+        offset = best.link.device.clock_offset_seconds
+        if abs(offset) > CLOCK_LIMIT_SECONDS:
+            warnings.append(
+                f"The clock of {node_id} is {abs(offset):.0f} s {'ahead of' if offset > 0 else 'behind'} this machine's. "
+                "Set it (timedatectl set-ntp true): certificates depend on it."
+            )
+        chosen.append(best)
+    return chosen, warnings
+
+
+def silence_warnings(silences: Sequence[Silence], *, reached: set[str]) -> list[str]:
+    """A warning for each device or address that can't be reached in any way. Pure."""
+    warnings: dict[str, str] = {}
+    for silence in silences:
+        if silence.node_id in reached:
+            continue  # another of its addresses answered
+        if silence.source == "remembered":
+            text = f"{silence.node_id} does not answer where it was last time ({silence.address})."
+        else:
+            text = str(silence.error)
+        warnings.setdefault(silence.node_id or silence.address, text)
+    return list(warnings.values())
+
+
+def selected(found: Found, names: Sequence[str]) -> dict[str, AgentLink]:
+    """The links of the devices with these names, all of them for no names. Raises EdgeswarmError (NO_DEVICES)."""
+    if not names:
+        return dict(found.links)
+    return {node_id: found.links[node_id] for node_id in resolve_names(names, tuple(found.links)).values()}
+
+
+def _version_differs(link: AgentLink) -> EdgeswarmError:
+    return EdgeswarmError(
+        ErrorCode.VERSION_DIFFERS,
+        f"{link.node_id} runs edgeswarm {link.device.version or '?'} (protocol {link.protocol_version}), "
+        f"this machine speaks protocol {PROTOCOL_VERSION}.",
+        "Install the same version of edgeswarm on both.",
+    )
+
+
+def _nothing_found(answers: Sequence[Answer], silences: Sequence[Silence]) -> EdgeswarmError:
+    differing = [answer.link for answer in answers if answer.link.protocol_version != PROTOCOL_VERSION]
+    if differing:
+        return _version_differs(differing[0])
+    refused = [silence.error for silence in silences if silence.error.code is ErrorCode.TRUST]
+    if refused:
+        return refused[0]
+    tried = ", ".join(sorted({silence.address for silence in silences}))
+    return EdgeswarmError(
+        ErrorCode.NO_DEVICES,
+        f"No device was found{f' (tried {tried})' if tried else ''}.",
+        "Start `edgeswarm-agent run` on each device; where mDNS doesn't reach it, give its address: --peer HOST:7600.",
+    )

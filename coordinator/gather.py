@@ -1,0 +1,70 @@
+"""After the last round: every layer's state comes from one holder of its stage. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import grpc
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.plan import Plan
+from edgeswarm.security.identity import Identity
+from edgeswarm.snapshot import LayerState, unpack_layer
+from edgeswarm.wire.call_errors import error_of_call
+from edgeswarm.wire.channel import secure_channel
+from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
+
+LAYER_SECONDS = 600.0  # for one layer; a slow link is no failure, a device that is gone is noticed elsewhere
+
+
+def stage_fetchers(
+    plan: Plan, *, job: agent_pb2.JobReference, round_number: int, addresses: Mapping[str, str], identity: Identity
+) -> dict[str, Callable[[], dict[int, LayerState]]]:
+    """By device, for the first replica of each stage: a function that fetches the stage's layers from its worker.
+
+    round_number: the state at the beginning of this round. addresses: of the workers, "host:port".
+    The functions raise EdgeswarmError: DEVICE_UNREACHABLE and what the worker says, WORKER_FAILED for a state that can't be read.
+    """
+    return {
+        stage.devices[0]: partial(
+            _fetch_stage,
+            stage.devices[0],
+            range(stage.first_layer, stage.end_layer),
+            job=job,
+            round_number=round_number,
+            address=addresses[stage.devices[0]],
+            identity=identity,
+        )
+        for stage in plan.stages
+    }
+
+
+def _fetch_stage(
+    device: str, layers: range, *, job: agent_pb2.JobReference, round_number: int, address: str, identity: Identity
+) -> dict[int, LayerState]:
+    states: dict[int, LayerState] = {}
+    with secure_channel(address, identity=identity, node_id=device) as channel:
+        for layer in layers:
+            request = data_pb2.FetchLayerRequest(job=job, layer=layer, round=round_number)
+            try:
+                blob = fetch_blob(channel, FETCH_LAYER, request, timeout_seconds=LAYER_SECONDS)
+            except grpc.RpcError as error:
+                raise error_of_call(error, device=device, doing=f"fetch layer {layer}") from error
+            try:
+                state = unpack_layer(blob)
+            except ValueError as error:
+                raise _unreadable(device, layer, str(error)) from error
+            if state.round != round_number:
+                raise _unreadable(device, layer, f"it is of round {state.round}, not {round_number}")
+            states[layer] = state
+    return states
+
+
+def _unreadable(device: str, layer: int, problem: str) -> EdgeswarmError:
+    return EdgeswarmError(
+        ErrorCode.WORKER_FAILED,
+        f"The state of layer {layer} that {device} gave is not usable: {problem}.",
+        "Install the same version of edgeswarm on all devices.",
+    )

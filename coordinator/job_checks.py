@@ -1,0 +1,220 @@
+"""What can be wrong with a job, found on the coordinator's machine before any device is asked for anything."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job import SERVED, Dataset, Job, model_arguments, user_error
+from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.tensor_samples import collate_items, encode_items, part_of
+
+# Export takes one and two rows for constants; a few more cost nothing.
+SAMPLE_ROWS = 4
+
+# What PyTorch itself keeps in a group beside its values.
+_NOT_VALUES = ("params", "param_names")
+
+
+@dataclass(frozen=True)
+class CheckedJob:
+    """A job that holds together.
+
+    loss_counts: the loss returns (sum, count). dataset_length: items.
+    inputs, targets: of a batch of up to four samples, collated and transformed, as the model and the loss get them.
+    """
+
+    loss_counts: bool
+    dataset_length: int
+    inputs: Any
+    targets: Any
+
+
+def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Path, batch_size: int) -> CheckedJob:
+    """Try out every part of a job on a few samples. Leaves the model's buffers and the random state as they were.
+
+    folder: of the job file, so that an error in it names the line. batch_size: the one in force, the job's own or the
+    command line's. Raises EdgeswarmError (JOB_INVALID, JOB_FILE, DATA_FAILED) with a remedy.
+    """
+    if not isinstance(model, torch.nn.Module):
+        _invalid(f"model() returns a {type(model).__name__}, not a torch.nn.Module.", "Return the module.")
+    with _user_code(folder, "asking for the dataset's length"):
+        length = len(dataset)
+    if length < 1:
+        _invalid("The dataset is empty.", "Let dataset() return at least one sample.")
+    if batch_size > length:
+        _invalid(
+            f"batch_size is {batch_size}, and the dataset has only {length} samples.",
+            f"Choose a batch_size of at most {length}.",
+        )
+    with torch.random.fork_rng(devices=[]), _unchanged_buffers(model):
+        inputs, targets = sample_batch(job, dataset, rows=min(SAMPLE_ROWS, batch_size), folder=folder)
+        loss_counts = _check_forward(job, model, inputs, targets, folder=folder)
+        check_optimizer(job, model, folder=folder)
+    return CheckedJob(loss_counts, length, inputs, targets)
+
+
+def sample_batch(job: Job, dataset: Dataset, *, rows: int, folder: Path) -> tuple[Any, Any]:
+    """(inputs, targets) of the first samples, as a worker would get them. Raises EdgeswarmError."""
+    samples = []
+    for index in range(rows):
+        with _user_code(folder, f"reading item {index} of the dataset"):
+            item = part_of(dataset[index], SamplePart.BOTH)
+        if job.data == SERVED:
+            encode_items([item], SamplePart.BOTH)
+        if job.transform is not None:
+            with _user_code(folder, f"transforming item {index} of the dataset"):
+                item = part_of(job.transform(item, torch.Generator().manual_seed(index)), SamplePart.BOTH)
+        samples.append(item)
+    inputs, targets = collate_items(samples)
+    return inputs, targets
+
+
+def _check_forward(job: Job, model: torch.nn.Module, inputs: Any, targets: Any, *, folder: Path) -> bool:
+    """Model and loss on a small batch; whether the loss is (sum, count)."""
+    args, kwargs = model_arguments(inputs)
+    model.train()
+    with _user_code(folder, "running the model on a small batch"):
+        output = model(*args, **kwargs)
+    with _user_code(folder, "running the loss on a small batch"):
+        result = job.loss(output, targets)
+    counts = isinstance(result, tuple)
+    if counts and len(result) != 2:
+        _invalid(f"The loss returns {len(result)} values.", "Return the mean over the rows, or (sum, count).")
+    value, count = result if counts else (result, 1)
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        shape = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        _invalid(
+            f"The loss returns {shape}.", "Return one number as a tensor: the mean over the rows, or (sum, count)."
+        )
+    number = float(count)
+    if not math.isfinite(number) or number < 0:
+        _invalid(f"The loss's count is {number}.", "Return (sum, count) with the number of what the sum is over.")
+    if not bool(torch.isfinite(value.detach()).all()):
+        _invalid(
+            f"The loss of the first {SAMPLE_ROWS} samples is {value.item()}.",
+            "Look at the data's range and at the model's initial weights.",
+        )
+    if not value.requires_grad:
+        _invalid(
+            "The loss doesn't depend on any parameter that is trained.",
+            "Compute it from the model's output with torch operations, and leave requires_grad on for what is trained.",
+        )
+    return counts
+
+
+def check_optimizer(job: Job, model: torch.nn.Module, *, folder: Path) -> torch.optim.Optimizer:
+    """The job's optimizer over the whole model, if it can also be made over any part of it: that is what devices do.
+
+    Each device makes it over the parameters of its own layers. So the group that a parameter is in, and that group's
+    values, may depend on nothing but the parameter. Raises EdgeswarmError (JOB_INVALID).
+    """
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not named:
+        _invalid("The model has no parameter to train.", "Leave requires_grad on for what is to be trained.")
+    with _user_code(folder, "making the optimizer"):
+        whole = job.optimizer(list(named))
+    if not isinstance(whole, torch.optim.Optimizer):
+        _invalid(f"optimizer(...) returns a {type(whole).__name__}.", "Return a torch.optim.Optimizer.")
+    if _needs_closure(whole):
+        _invalid(
+            f"{type(whole).__name__} computes the loss several times in one step, which a pipeline can't do.",
+            "Use an optimizer whose step() needs no closure, such as SGD or AdamW.",
+        )
+    expected = _groups_by_name(whole, named)
+    for part in _parts(named):
+        with _user_code(
+            folder, f"making the optimizer over {len(part)} of the model's {len(named)} trained parameters"
+        ):
+            optimizer = job.optimizer(list(part))
+        for name, (index, values) in _groups_by_name(optimizer, part).items():
+            if name not in expected:
+                continue
+            whole_index, whole_values = expected[name]
+            if index != whole_index:
+                _depends(f"{name} is in group {whole_index} of the whole model's optimizer, and in group {index}")
+            differing = [key for key in whole_values if not _same(values.get(key), whole_values[key])]
+            if differing:
+                _depends(f"{name} has another {differing[0]} in the whole model's optimizer than")
+    return whole
+
+
+def _parts(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[list[tuple[str, torch.nn.Parameter]]]:
+    """Parts such as devices hold: each half."""
+    middle = len(named) // 2
+    return [list(part) for part in (named[:middle], named[middle:]) if part]
+
+
+def _groups_by_name(
+    optimizer: torch.optim.Optimizer, named: Sequence[tuple[str, torch.nn.Parameter]]
+) -> dict[str, tuple[int, dict[str, Any]]]:
+    """For each parameter the index of its group, and the group's values."""
+    names = {id(parameter): name for name, parameter in named}
+    found = {}
+    for index, group in enumerate(optimizer.param_groups):
+        values = {key: value for key, value in group.items() if key not in _NOT_VALUES}
+        for parameter in group["params"]:
+            if id(parameter) not in names:
+                _invalid(
+                    "optimizer(...) trains a parameter that it was not given.",
+                    "Use only the (name, parameter) pairs of its argument.",
+                )
+            found[names[id(parameter)]] = (index, values)
+    return found
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    if isinstance(optimizer, torch.optim.LBFGS):
+        return True
+    parameters = list(inspect.signature(optimizer.step).parameters.values())
+    return bool(parameters) and parameters[0].name == "closure" and parameters[0].default is inspect.Parameter.empty
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return bool(one == other)
+
+
+def _depends(what: str) -> NoReturn:
+    _invalid(
+        f"The optimizer depends on which parameters it is given: {what} in that of a part of it.",
+        "Choose a parameter's group and values by its name alone, and keep a group even where it is empty: "
+        "each device makes the optimizer over its own layers.",
+    )
+
+
+@contextmanager
+def _unchanged_buffers(model: torch.nn.Module) -> Iterator[None]:
+    """Puts running statistics back to what they were, and the training mode."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in kept:
+                buffer.copy_(value)
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def _user_code(folder: Path, doing: str) -> Iterator[None]:
+    """What the user's code raises becomes an error that names their line."""
+    try:
+        yield
+    except Exception as error:  # it may raise anything
+        raise user_error(error, folder.resolve(), where="this machine", doing=doing) from error
+
+
+def _invalid(message: str, remedy: str) -> NoReturn:
+    raise EdgeswarmError(ErrorCode.JOB_INVALID, message, remedy)

@@ -1,0 +1,122 @@
+"""Profiles of the devices at hand: from the cache what holds, measured what is missing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from edgeswarm.config import host_and_port, join_host_and_port
+from edgeswarm.wire.v1 import agent_pb2
+
+from .agents import AgentLink
+from .deployment import Place, host_seen_from
+from .events import MEASURE_LINKS, PROFILE_LAYERS, ProfileProgress
+from .profile_cache import ProfileCache, Profiles
+from .profiling import (
+    LayerWork,
+    ModelFacts,
+    batch_sizes_to_profile,
+    distinct_layers,
+    measure_layers,
+    measure_link,
+    missing_layers,
+    missing_links,
+)
+from .progress import Progress
+from .reserving import Devices
+from .supervision import Supervision
+
+
+class Measuring:
+    """One command's measurements. fresh: measure what is cached, too.
+
+    Layers first, on all kinds of hardware at once; then links, one after another, since two at once would share a card.
+    """
+
+    def __init__(
+        self,
+        *,
+        cache: ProfileCache,
+        fresh: bool,
+        job: agent_pb2.JobReference,
+        devices: Devices,
+        progress: Progress,
+        supervision: Supervision,
+    ) -> None:
+        self._cache = cache
+        self._profiles = Profiles() if fresh else cache.load()
+        self._job = job
+        self._devices = devices
+        self._progress = progress
+        self._supervision = supervision
+        self._counter = threading.Lock()
+
+    def profiles(self, facts: ModelFacts, *, links: Mapping[str, AgentLink], places: Mapping[str, Place]) -> Profiles:
+        """Everything that the planner needs of these devices. Reserves those that have to measure layers."""
+        sizes = batch_sizes_to_profile(facts.batch_size)
+        work = missing_layers(
+            self._profiles,
+            [link.device for link in links.values()],
+            signatures=tuple(distinct_layers(facts.layer_graph)),
+            dtype=facts.dtype,
+            largest_batch=sizes[-1],
+        )
+        if work:
+            self._devices.reserve({item.device: links[item.device] for item in work})
+            with self._progress.step(PROFILE_LAYERS, f"on {', '.join(item.device for item in work)}"):
+                self._measure_layers(facts, work, sizes, links)
+        pairs = missing_links(self._profiles, tuple(links), now=time.time())
+        if pairs:
+            with self._progress.step(MEASURE_LINKS, f"{len(pairs)} directions"):
+                self._measure_links(pairs, links, places)
+        return self._profiles
+
+    def _measure_layers(
+        self, facts: ModelFacts, work: list[LayerWork], sizes: tuple[int, ...], links: Mapping[str, AgentLink]
+    ) -> None:
+        total = sum(len(item.signatures) for item in work)
+        done = 0
+
+        def measured(device: str, layer: str) -> None:
+            nonlocal done
+            with self._counter:
+                done += 1
+                self._progress.tell(ProfileProgress(done, total, f"{layer} on {device}"))
+
+        tasks = [
+            self._supervision.spawn(
+                partial(
+                    measure_layers,
+                    links[item.device],
+                    item,
+                    job=self._job,
+                    layer_graph=facts.layer_graph,
+                    dtype=facts.dtype,
+                    batch_sizes=sizes,
+                    measured=partial(measured, item.device),
+                ),
+                name=f"profile on {item.device}",
+                device=item.device,
+            )
+            for item in work
+        ]
+        for profiles in self._supervision.wait(*tasks):
+            self._profiles.update(profiles)
+            self._cache.add(profiles)
+
+    def _measure_links(
+        self, pairs: list[tuple[str, str]], links: Mapping[str, AgentLink], places: Mapping[str, Place]
+    ) -> None:
+        measured = Profiles()
+        for done, (sender, receiver) in enumerate(pairs, start=1):
+            port = host_and_port(links[receiver].address)[1]
+            address = join_host_and_port(host_seen_from(places[sender], places[receiver]), port)
+            task = self._supervision.spawn(
+                partial(measure_link, links[sender], receiver, address=address), name=f"link {sender} {receiver}"
+            )
+            (measured.links[sender, receiver],) = self._supervision.wait(task)
+            self._progress.tell(ProfileProgress(done, len(pairs), f"{sender} to {receiver}"))
+        self._profiles.update(measured)
+        self._cache.add(measured)

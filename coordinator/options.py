@@ -1,0 +1,52 @@
+"""What a person asks for on the command line. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class DiscoveryOptions:
+    """Where agents are looked for.
+
+    peers: `host:port` given by hand. devices: use only these (node ids, or names without the six hex digits); empty for all.
+    wait_seconds: how long mDNS listens. interfaces: network interfaces for mDNS, empty for the default choice.
+    """
+
+    peers: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    mdns: bool = True
+    wait_seconds: float = 3.0
+    interfaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """One training as the command line asks for it.
+
+    output: folder of the result, `edgeswarm-out-<job name>` in the current folder by default (the job's name is its file's stem).
+    plan_path: an `edgeswarm-plan/1` file to follow; then nothing is measured and `planner` isn't asked.
+    micro_batch: fixed, or None to let the planner choose. epochs, batch_size, seed: over the job's own.
+    fresh_profiles: measure again what is cached. listen_address: the host on which the data service listens.
+    """
+
+    job_path: Path
+    output: Path | None = None
+    plan_path: Path | None = None
+    planner: str = "asteroid"
+    micro_batch: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    seed: int | None = None
+    fresh_profiles: bool = False
+    listen_address: str = "0.0.0.0"
+    discovery: DiscoveryOptions = field(default_factory=DiscoveryOptions)
+
+    @property
+    def job_name(self) -> str:
+        return self.job_path.stem
+
+    @property
+    def result_folder(self) -> Path:
+        return self.output or Path(f"edgeswarm-out-{self.job_name}")

@@ -1,0 +1,56 @@
+"""A plan from a file: read, its device names resolved, checked against the job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.model.layer_graph import LayerGraph
+from edgeswarm.plan import Plan
+
+from .device import resolve_names
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan written by hand or by `edgeswarm plan --json`. Raises EdgeswarmError (PLAN_INVALID)."""
+    try:
+        document = json.loads(path.read_text())
+    except OSError as error:
+        raise EdgeswarmError(
+            ErrorCode.PLAN_INVALID, f"The plan {path} can't be read: {error.strerror}.", "Check the path."
+        ) from error
+    except ValueError as error:
+        raise EdgeswarmError(
+            ErrorCode.PLAN_INVALID, f"The plan {path} is not JSON: {error}.", "Let `edgeswarm plan --json` write it."
+        ) from error
+    return Plan.from_json(document)
+
+
+def with_node_ids(plan: Plan, node_ids: Mapping[str, str]) -> Plan:
+    """The plan with its devices' names replaced by node ids."""
+    return replace(
+        plan,
+        stages=tuple(
+            replace(stage, shares={node_ids[name]: share for name, share in stage.shares.items()})
+            for stage in plan.stages
+        ),
+        backup={stage: node_ids[name] for stage, name in plan.backup.items()},
+        predicted=None,
+    )
+
+def fitted(by_hand: Plan, *, node_ids: Sequence[str], layer_graph: LayerGraph, batch_size: int) -> Plan:
+    """The plan with node ids for names, checked against the job and the devices at hand.
+
+    Raises EdgeswarmError: PLAN_INVALID, NO_DEVICES for a name that none of them has.
+    """
+    plan = with_node_ids(by_hand, resolve_names(by_hand.devices, node_ids))
+    plan.validate_for(
+        layer_count=len(layer_graph.layers),
+        mini_batch=batch_size,
+        devices=node_ids,
+        least_batch=[layer.least_batch for layer in layer_graph.layers],
+    )
+    return plan

@@ -1,0 +1,179 @@
+"""What was measured before, kept on the operator's disk: curves of layers by kind of hardware, links by pair of devices.
+
+    profiles.json
+      curves.<hardware key>.<dtype>.<layer signature>   batch sizes, seconds; `asked` says up to which batch size it was tried
+      base_bytes.<hardware key>                         memory of a worker that holds nothing
+      links.<from>.<to>                                 bandwidth, latency, when it was measured
+
+A curve that ends before the batch size it was asked for ended where memory or time did: asking again would give the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.json_fields import Fields
+from edgeswarm.security.files import make_private_folder, write_atomically
+
+FORMAT = "edgeswarm-profiles/1"
+FILE_NAME = "profiles.json"
+LINK_AGE_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds of one layer forward and backward by batch size. asked: the largest batch size that was asked for, in samples."""
+
+    batch_sizes: tuple[int, ...]
+    forward_seconds: tuple[float, ...]
+    backward_seconds: tuple[float, ...]
+    asked: int
+
+    def __post_init__(self) -> None:
+        if not len(self.batch_sizes) == len(self.forward_seconds) == len(self.backward_seconds):
+            raise ValueError("a curve has as many seconds as batch sizes")
+        if any(b <= a for a, b in zip(self.batch_sizes, self.batch_sizes[1:], strict=False)):
+            raise ValueError("the batch sizes of a curve must rise")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch_sizes": list(self.batch_sizes),
+            "forward_seconds": list(self.forward_seconds),
+            "backward_seconds": list(self.backward_seconds),
+            "asked": self.asked,
+        }
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a pair. measured_at: seconds since 1970."""
+
+    bandwidth_bytes_per_second: float
+    latency_seconds: float
+    measured_at: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "bandwidth_bytes_per_second": self.bandwidth_bytes_per_second,
+            "latency_seconds": self.latency_seconds,
+            "measured_at": self.measured_at,
+        }
+
+
+@dataclass
+class Profiles:
+    """Measurements in memory. curves: by (hardware key, dtype, signature). links: by (from, to), node ids."""
+
+    curves: dict[tuple[str, str, str], Curve] = field(default_factory=dict)
+    base_bytes: dict[str, int] = field(default_factory=dict)
+    links: dict[tuple[str, str], Link] = field(default_factory=dict)
+
+    def curve(self, hardware_key: str, dtype: str, signature: str, *, largest_batch: int) -> Curve | None:
+        """The curve, if it was measured at least up to `largest_batch`."""
+        curve = self.curves.get((hardware_key, dtype, signature))
+        return curve if curve is not None and curve.asked >= largest_batch else None
+
+    def link(self, sender: str, receiver: str, *, now: float) -> Link | None:
+        """The link, if it was measured in the last 24 hours. A time in the future (a clock was set back) doesn't count."""
+        link = self.links.get((sender, receiver))
+        return link if link is not None and 0 <= now - link.measured_at <= LINK_AGE_SECONDS else None
+
+    def update(self, other: Profiles) -> None:
+        """Take over all that `other` has; where both have something, `other` is newer."""
+        self.curves.update(other.curves)
+        self.base_bytes.update(other.base_bytes)
+        self.links.update(other.links)
+
+    def to_json(self) -> dict[str, Any]:
+        curves: dict[str, dict[str, dict[str, Any]]] = {}
+        for (key, dtype, signature), curve in self.curves.items():
+            curves.setdefault(key, {}).setdefault(dtype, {})[signature] = curve.to_json()
+        links: dict[str, dict[str, Any]] = {}
+        for (sender, receiver), link in self.links.items():
+            links.setdefault(sender, {})[receiver] = link.to_json()
+        return {"format": FORMAT, "curves": curves, "base_bytes": dict(self.base_bytes), "links": links}
+
+    @classmethod
+    def from_json(cls, document: object) -> Profiles:
+        """Raises EdgeswarmError (INSTANCE_INVALID) naming the field."""
+        fields = Fields.of(document, _invalid, what="a file of profiles")
+        fields.expect_format(FORMAT)
+        profiles = cls()
+        for path, entry in _leaves(fields.section("curves"), depth=3):
+            try:
+                profiles.curves[path[0], path[1], path[2]] = Curve(
+                    batch_sizes=tuple(int(size) for size in entry.numbers("batch_sizes", least=1)),
+                    forward_seconds=entry.numbers("forward_seconds", least=0),
+                    backward_seconds=entry.numbers("backward_seconds", least=0),
+                    asked=entry.whole("asked", least=1),
+                )
+            except ValueError as error:
+                raise entry.error(str(error)) from None
+        base_bytes = fields.section("base_bytes")
+        profiles.base_bytes = {key: base_bytes.whole(key, least=0) for key in base_bytes.names()}
+        for path, entry in _leaves(fields.section("links"), depth=2):
+            profiles.links[path[0], path[1]] = Link(
+                bandwidth_bytes_per_second=entry.number("bandwidth_bytes_per_second", least=1),
+                latency_seconds=entry.number("latency_seconds", least=0),
+                measured_at=entry.number("measured_at", least=0),
+            )
+        return profiles
+
+
+class ProfileCache:
+    """The file. warn: told when it can't be read; everything is then measured again."""
+
+    def __init__(self, folder: Path, *, warn: Callable[[str], None]) -> None:
+        self._path = make_private_folder(folder) / FILE_NAME
+        self._warn = warn
+
+    def load(self) -> Profiles:
+        """All that is kept; empty where there is no file yet or where it is damaged."""
+        try:
+            return Profiles.from_json(json.loads(self._path.read_text()))
+        except FileNotFoundError:
+            return Profiles()
+        except (OSError, ValueError, EdgeswarmError) as error:
+            self._warn(f"The cached profiles in {self._path} can't be read ({error}); measuring again.")
+            return Profiles()
+
+    def add(self, measured: Profiles) -> None:
+        """Keep what was measured, beside what another process may have added meanwhile.
+
+        A file that can't be written is a warning.
+        """
+        try:
+            with self._locked():
+                kept = self.load()
+                kept.update(measured)
+                write_atomically(self._path, json.dumps(kept.to_json()).encode())
+        except OSError as error:
+            self._warn(f"The profiles can't be kept in {self._path} ({error.strerror}); the next run measures again.")
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        # A file of its own, since the profiles' file is replaced on each write.
+        with open(self._path.with_name(FILE_NAME + ".lock"), "a+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _leaves(fields: Fields, *, depth: int) -> Iterator[tuple[tuple[str, ...], Fields]]:
+    for key in fields.names():
+        entry = fields.section(key)
+        if depth == 1:
+            yield (key,), entry
+        else:
+            for path, leaf in _leaves(entry, depth=depth - 1):
+                yield (key, *path), leaf
+
+
+def _invalid(problem: str) -> EdgeswarmError:
+    return EdgeswarmError(ErrorCode.INSTANCE_INVALID, f"The profiles are not valid: {problem}.")

@@ -1,0 +1,143 @@
+"""The devices of one job: found, chosen, reserved, watched, and freed again, whatever happens."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from edgeswarm.config import Folders
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.security.identity import Identity
+from edgeswarm.wire.v1 import agent_pb2
+
+from .agents import AgentLink
+from .background import Task
+from .events import FIND_DEVICES, RESERVE_DEVICES, DevicesFound
+from .finding import Finder, selected
+from .options import DiscoveryOptions
+from .progress import Progress
+from .supervision import Supervision
+
+LEASE_SECONDS = 2.0  # after our end or a cut network an agent frees itself
+_RESERVE_SECONDS = 10.0
+_FREE_SECONDS = 4.0
+
+
+class Devices:
+    """The links of one command. job: the reference that its calls carry."""
+
+    def __init__(
+        self,
+        *,
+        job: agent_pb2.JobReference,
+        identity: Identity,
+        folders: Folders,
+        progress: Progress,
+        supervision: Supervision,
+    ) -> None:
+        self._job = job
+        self._identity = identity
+        self._folders = folders
+        self._progress = progress
+        self._supervision = supervision
+        self._open: dict[str, AgentLink] = {}
+        self._held: set[str] = set()
+
+    def find(self, options: DiscoveryOptions, *, wanted: Sequence[str] = (), busy_too: bool = False) -> dict[str, AgentLink]:
+        """The devices that may be used, by node id. wanted: names or node ids that have to be among them, all for none.
+
+        busy_too: those that another job holds count as well.
+        Raises EdgeswarmError: NO_DEVICES, VERSION_DIFFERS, DEVICE_BUSY where a wanted device or every device is busy.
+        """
+        finder = Finder(options, identity=self._identity, folders=self._folders, warn=self._progress.warn)
+        with self._progress.step(FIND_DEVICES):
+            task = self._supervision.spawn(lambda: finder.find(wanted=wanted), name="find devices")
+            (found,) = self._supervision.wait(task)
+        self._open = dict(found.links)
+        chosen = selected(found, wanted)
+        if not busy_too:
+            chosen = _idle(chosen, explicit=bool(wanted), warn=self._progress.warn)
+        self._progress.tell(DevicesFound(tuple(link.device for link in chosen.values()), found.how))
+        return chosen
+
+    def reserve(self, links: Mapping[str, AgentLink]) -> None:
+        """Take these devices for the job, which starts their workers, and watch them from now on."""
+        new = [link for link in links.values() if link.node_id not in self._held]
+        if not new:
+            return
+        request = agent_pb2.ReserveRequest(job=self._job, description=_who(), lease_seconds=LEASE_SECONDS)
+
+        def reserve(link: AgentLink) -> None:
+            link.call("Reserve", request, timeout_seconds=_RESERVE_SECONDS, doing="reserve it")
+
+        with self._progress.step(RESERVE_DEVICES):
+            self._held.update(link.node_id for link in new)  # before the call: a lost answer must not leave it taken
+            tasks = [self._supervision.spawn(partial(reserve, link), name=f"reserve {link.node_id}") for link in new]
+            try:
+                self._supervision.wait(*tasks)
+            finally:
+                for task in tasks:  # a Release that overtakes its Reserve would leave the device taken
+                    task.join(_FREE_SECONDS)
+        for link in new:
+            self._supervision.watch(link, self._job)
+
+    def has_bundle(self, link: AgentLink, sha256: str) -> bool:
+        """Whether the device, which is ours already, keeps the job's files from an earlier time."""
+        request = agent_pb2.ReserveRequest(
+            job=self._job, description=_who(), lease_seconds=LEASE_SECONDS, bundle_sha256=sha256
+        )
+        reply = link.call("Reserve", request, timeout_seconds=_RESERVE_SECONDS, doing="ask for the job's files")
+        return bool(reply.has_bundle)
+
+    def free(self, node_ids: Sequence[str], *, reason: str) -> None:
+        """End the job on these devices, all at once. What fails is a warning: the agent's lease ends by itself."""
+        held = [node_id for node_id in node_ids if node_id in self._held]
+        for node_id in held:
+            self._supervision.free(node_id)
+        tasks = [
+            Task(partial(self._open[node_id].release, self._job, reason=reason), name=f"free {node_id}")
+            for node_id in held
+        ]
+        self._held.difference_update(held)
+        for node_id, task in zip(held, tasks, strict=True):
+            try:
+                error = task.result(_FREE_SECONDS)
+            except TimeoutError as late:
+                error = EdgeswarmError(ErrorCode.DEVICE_UNREACHABLE, f"{late}.")
+            # Stale: it is free of us already. Lost: that is told as the error itself.
+            known = error is None or error.code is ErrorCode.STALE_CALL or node_id in self._supervision.state.lost
+            if error is not None and not known:
+                self._progress.warn(f"{node_id} could not be freed ({error.message}); it frees itself in a few seconds.")
+
+    def close(self, *, reason: str) -> None:
+        """Free everything and end the connections."""
+        self.free(sorted(self._held), reason=reason)
+        for link in self._open.values():
+            link.close()
+        self._open.clear()
+
+
+def _idle(chosen: Mapping[str, AgentLink], *, explicit: bool, warn: Callable[[str], None]) -> dict[str, AgentLink]:
+    busy = [link.device for link in chosen.values() if not link.device.idle]
+    if busy and (explicit or len(busy) == len(chosen)):
+        device = busy[0]
+        raise EdgeswarmError(
+            ErrorCode.DEVICE_BUSY,
+            f"{device.node_id} is busy with job {device.busy_with_job}"
+            f"{f' since {device.busy_since}' if device.busy_since else ''}"
+            f"{f', and so is every other device found ({len(busy)} in all)' if not explicit and len(busy) > 1 else ''}.",
+            "Wait until that job is done, or stop it.",
+        )
+    for device in busy:
+        warn(f"{device.node_id} is left out: it is busy with job {device.busy_with_job}.")
+    return {node_id: link for node_id, link in chosen.items() if link.device.idle}
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        user = "somebody"
+    return f"{user} on {socket.gethostname()}"

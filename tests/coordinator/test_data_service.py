@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.security.authority import create_cluster
+from edgeswarm.security.identity import Identity
+from edgeswarm.snapshot import LayerState, pack_layer, write_layer_file
+from edgeswarm.wire.call_errors import error_of_call
+from edgeswarm.wire.channel import secure_channel
+from edgeswarm.wire.fetch import FETCH_LAYER, FETCH_SAMPLES, Message, SamplePart, fetch_blob
+from edgeswarm.wire.tensor_samples import decode_items
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
+from edgeswarm_coordinator.data_service import DataServiceProcess, DataServiceSettings
+
+JOB_FILE = """
+import sys
+import edgeswarm
+import torch
+from numbers_beside_it import SCALE
+
+class Data:
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        print("reading", index)
+        if index == 13:
+            raise OSError("bad sector")
+        if index == 14:
+            return {1, 2}, 0
+        return torch.full((3,), index * SCALE, dtype=torch.uint8), index
+
+def data():
+    print("opening")
+    sys.stdout.flush()
+    return Data()
+
+job = edgeswarm.Job(model=print, dataset=data, loss=print, optimizer=print, batch_size=8)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("service")
+    for name in ("job", "snapshot"):
+        (folder / name).mkdir()
+    (folder / "job" / "train.py").write_text(JOB_FILE)
+    (folder / "job" / "numbers_beside_it.py").write_text("SCALE = 2")
+    create_cluster(authority_folder=folder / "authority", operator_folder=folder / "operator")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def settings(folder: Path) -> DataServiceSettings:
+    return DataServiceSettings(
+        identity_folder=str(folder / "operator"),
+        listen_address="127.0.0.1:0",
+        job_folder=str(folder / "job"),
+        job_file="train.py",
+        job_id="digits-1",
+        snapshot_folder=str(folder / "snapshot"),
+    )
+
+
+@pytest.fixture(scope="module")
+def process(settings: DataServiceSettings, folder: Path) -> Iterator[DataServiceProcess]:
+    started = DataServiceProcess(settings, log_path=folder / "service.log")
+    started.start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def channel(process: DataServiceProcess, folder: Path) -> Iterator[grpc.Channel]:
+    ready = process.wait_ready(60)
+    assert ready.dataset_length == 40
+    process.check()
+    identity = Identity.from_pem((folder / "operator" / "identity.pem").read_bytes())
+    with secure_channel(f"127.0.0.1:{ready.port}", identity=identity, node_id=identity.node_id) as opened:
+        yield opened
+
+
+def ask(channel: grpc.Channel, method: str, request: Message) -> bytearray:
+    try:
+        return fetch_blob(channel, method, request, timeout_seconds=20)
+    except grpc.RpcError as error:
+        raise error_of_call(error, device="desk") from error
+
+
+def samples(indices: list[int], part: SamplePart = SamplePart.BOTH, job_id: str = "digits-1") -> Message:
+    reference = agent_pb2.JobReference(job_id=job_id)
+    return data_pb2.FetchSamplesRequest(job=reference, indices=indices, part=int(part))  # type: ignore[arg-type]
+
+
+def layer(index: int, round_number: int = 0) -> Message:
+    reference = agent_pb2.JobReference(job_id="digits-1")
+    return data_pb2.FetchLayerRequest(job=reference, layer=index, round=round_number)
+
+
+def test_samples_by_index_in_the_order_asked_for(channel: grpc.Channel, folder: Path) -> None:
+    targets = decode_items(ask(channel, FETCH_SAMPLES, samples([5, 3, 39], SamplePart.TARGETS)))
+    assert targets == [5, 3, 39]
+    inputs = decode_items(ask(channel, FETCH_SAMPLES, samples([5, 3], SamplePart.INPUTS)))
+    assert torch.equal(torch.stack(inputs), torch.tensor([[10] * 3, [6] * 3], dtype=torch.uint8))  # type: ignore[arg-type]
+    assert len(decode_items(ask(channel, FETCH_SAMPLES, samples(list(range(13)))))) == 13
+    assert decode_items(ask(channel, FETCH_SAMPLES, samples([]))) == []
+    assert "opening" in (folder / "service.log").read_text()  # what the user's code prints is not the answer
+
+
+@pytest.mark.parametrize(
+    ("index", "said"), [(13, "OSError: bad sector"), (14, "Item 14 of the dataset holds a set"), (40, "has 40")]
+)
+def test_an_item_that_fails_is_named(channel: grpc.Channel, index: int, said: str) -> None:
+    with pytest.raises(EdgeswarmError, match=said) as caught:
+        ask(channel, FETCH_SAMPLES, samples([1, index, 2]))
+    assert caught.value.code is ErrorCode.DATA_FAILED
+    assert f"Item {index}" in caught.value.message
+
+
+def test_layers_of_round_0_that_may_be_written_later(channel: grpc.Channel, folder: Path) -> None:
+    with pytest.raises(EdgeswarmError, match="no state of layer 2 at round 0"):
+        ask(channel, FETCH_LAYER, layer(2))
+    state = LayerState(0, {"w": torch.rand(700, 700)})
+    write_layer_file(folder / "snapshot", 2, state)
+    assert ask(channel, FETCH_LAYER, layer(2)) == pack_layer(state)
+    with pytest.raises(EdgeswarmError, match="at round 3") as caught:
+        ask(channel, FETCH_LAYER, layer(2, round_number=3))
+    assert caught.value.code is ErrorCode.STALE_CALL
+
+
+def test_another_jobs_call_is_refused(channel: grpc.Channel) -> None:
+    with pytest.raises(EdgeswarmError, match="belongs to job digits-1, not to 'other'"):
+        ask(channel, FETCH_SAMPLES, samples([1], job_id="other"))
+
+
+def test_a_stranger_is_refused(process: DataServiceProcess, channel: grpc.Channel, tmp_path: Path) -> None:
+    _, stranger = create_cluster(authority_folder=tmp_path / "a", operator_folder=tmp_path / "o")
+    port = channel._channel.target().decode().rpartition(":")[2]  # type: ignore[attr-defined]
+    with (
+        secure_channel(f"127.0.0.1:{port}", identity=stranger, node_id=stranger.node_id) as other,
+        pytest.raises(EdgeswarmError) as caught,
+    ):
+        ask(other, FETCH_SAMPLES, samples([1]))
+    assert caught.value.code in (ErrorCode.TRUST, ErrorCode.DEVICE_UNREACHABLE)
+
+
+def test_a_dataset_that_does_not_open_is_said_with_the_users_line(settings: DataServiceSettings, folder: Path) -> None:
+    source = JOB_FILE.replace('print("opening")', "open('no-such-file')")
+    (folder / "job" / "broken.py").write_text(source)
+    broken = DataServiceProcess(replace(settings, job_file="broken.py"))
+    broken.start()
+    try:
+        with pytest.raises(EdgeswarmError, match=r"^broken.py, line \d+: FileNotFoundError") as caught:
+            broken.wait_ready(60)
+        assert caught.value.code is ErrorCode.JOB_FILE
+    finally:
+        broken.stop()
+
+
+def test_one_that_is_killed_is_explained(settings: DataServiceSettings, folder: Path) -> None:
+    source = JOB_FILE.replace('print("opening")', "import os; os.kill(os.getpid(), 9)")
+    (folder / "job" / "killed.py").write_text(source)
+    killed = DataServiceProcess(replace(settings, job_file="killed.py"))
+    killed.start()
+    try:
+        for _ in range(2):
+            with pytest.raises(EdgeswarmError, match="ended by SIGKILL") as caught:
+                killed.wait_ready(60)
+            assert caught.value.code is ErrorCode.DATA_FAILED
+        with pytest.raises(EdgeswarmError, match="ended by SIGKILL"):
+            killed.check()
+    finally:
+        killed.stop()
+        killed.stop()
+
+
+def test_it_ends_when_its_parent_is_gone(settings: DataServiceSettings) -> None:
+    code = (
+        "import json, os, sys\n"
+        "from edgeswarm_coordinator.data_service import DataServiceProcess, DataServiceSettings\n"
+        "service = DataServiceProcess(DataServiceSettings(**json.loads(sys.argv[1])))\n"
+        "service.start(); service.wait_ready(60)\n"
+        "print(service._process.pid, 'torch' in sys.modules, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(settings.__dict__)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == -signal.SIGKILL
+    pid, torch_in_parent = ran.stdout.split()
+    assert torch_in_parent == "False"
+    for _ in range(1000):
+        if not is_running(int(pid)):
+            break
+        signal.sigtimedwait([], 0.02)
+    assert not is_running(int(pid))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def test_stopping_leaves_nothing_behind(settings: DataServiceSettings) -> None:
+    service = DataServiceProcess(settings)
+    service.stop()  # never started
+    service.start()
+    service.stop()  # not ready yet
+    assert service._process is not None
+    assert service._process.poll() is not None
+    assert service._log_path is not None
+    assert not os.path.exists(service._log_path)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+import torch
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.plan import Plan, Stage
+from edgeswarm.security.authority import CertificateAuthority
+from edgeswarm.security.certificates import Role
+from edgeswarm.security.identity import Identity
+from edgeswarm.snapshot import LayerState, pack_layer
+from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
+from edgeswarm.wire.fetch import serve_blob
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
+from edgeswarm_coordinator.gather import stage_fetchers
+
+JOB = agent_pb2.JobReference(job_id="job", term=1, epoch=1)
+PLAN = Plan(planner="by hand", micro_batch=2, micro_batches=1, stages=(Stage(0, 2, {"nano-1-000001": 2}, 1),))
+
+
+def serve(message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    """A worker whose layers hold their own number; layer 1 of round 9 is damaged, round 8 is another one."""
+    request = data_pb2.FetchLayerRequest.FromString(message)
+    blob = pack_layer(LayerState(5 if request.round == 8 else request.round, {"w": torch.full((3,), float(request.layer))}))
+    return serve_blob(blob[:-4] if (request.round, request.layer) == (9, 1) else blob)
+
+
+@pytest.fixture
+def operator(authority: CertificateAuthority) -> Identity:
+    return authority.issue(node_id="operator-here-00000f", role=Role.OPERATOR)
+
+
+@pytest.fixture
+def address(authority: CertificateAuthority) -> Iterator[str]:
+    worker = authority.issue(node_id="nano-1-000001", role=Role.AGENT)
+    handlers = [raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(serve)})]
+    server, port = secure_server(worker, address="127.0.0.1:0", workers=2, handlers=handlers)
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def gather(address: str, operator: Identity, round_number: int) -> dict[int, LayerState]:
+    fetchers = stage_fetchers(
+        PLAN, job=JOB, round_number=round_number, addresses={"nano-1-000001": address}, identity=operator
+    )
+    return fetchers["nano-1-000001"]()
+
+
+def test_each_layer_comes_from_its_stage(address: str, operator: Identity) -> None:
+    states = gather(address, operator, 4)
+    assert {layer: float(state.parameters["w"][0]) for layer, state in states.items()} == {0: 0.0, 1: 1.0}
+
+
+@pytest.mark.parametrize(("round_number", "problem"), [(8, "layer 0"), (9, "layer 1")])
+def test_a_wrong_or_damaged_state_names_device_and_layer(
+    address: str, operator: Identity, round_number: int, problem: str
+) -> None:
+    with pytest.raises(EdgeswarmError, match=f"{problem} that nano-1-000001 gave") as caught:
+        gather(address, operator, round_number)
+    assert caught.value.code is ErrorCode.WORKER_FAILED
+
+
+def test_a_worker_that_is_gone_is_named(operator: Identity) -> None:
+    with pytest.raises(EdgeswarmError, match="nano-1-000001") as caught:
+        gather("127.0.0.1:9", operator, 4)
+    assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job import Job
+from edgeswarm_coordinator.job_checks import CheckedJob, check_job, check_optimizer
+
+Named = list[tuple[str, torch.nn.Parameter]]
+
+
+class Images(list[Any]):
+    """Ten uint8 images with labels."""
+
+    def __init__(self) -> None:
+        super().__init__((torch.full((4,), n, dtype=torch.uint8), n % 3) for n in range(10))
+
+
+def model() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(), torch.nn.Linear(5, 3)
+    )
+
+
+def to_float(sample: Any, _: torch.Generator) -> Any:
+    return sample[0].float(), sample[1]
+
+
+def mean(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(output, targets)
+
+
+def total(output: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return torch.nn.functional.cross_entropy(output, targets, reduction="sum"), len(targets)
+
+
+def sgd(named: Named) -> torch.optim.Optimizer:
+    return torch.optim.SGD([parameter for _, parameter in named], lr=0.1)
+
+
+def by_name(named: Named) -> torch.optim.Optimizer:
+    groups: tuple[Named, Named] = ([], [])
+    for name, parameter in named:
+        groups["bias" in name].append((name, parameter))
+    return torch.optim.AdamW(
+        [
+            {"params": [parameter for _, parameter in groups[0]], "weight_decay": 0.1},
+            {"params": [parameter for _, parameter in groups[1]], "weight_decay": 0.0},
+        ]
+    )
+
+
+def check(built: Any = None, dataset: Any = None, batch_size: int = 6, **fields: Any) -> CheckedJob:
+    values: dict[str, Any] = {"loss": mean, "optimizer": sgd, "transform": to_float} | fields
+    job = Job(model=model, dataset=Images, batch_size=batch_size, **values)
+    return check_job(
+        job,
+        model() if built is None else built,
+        Images() if dataset is None else dataset,
+        folder=Path(__file__).parent,
+        batch_size=batch_size,
+    )
+
+
+def refused(**fields: Any) -> EdgeswarmError:
+    with pytest.raises(EdgeswarmError) as caught:
+        check(**fields)
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_a_sound_job_and_its_sample_batch() -> None:
+    checked = check()
+    assert (checked.loss_counts, checked.dataset_length) == (False, 10)
+    assert checked.inputs.shape == (4, 4)
+    assert checked.inputs.dtype == torch.float32
+    assert checked.targets.tolist() == [0, 1, 2, 0]
+    assert check(loss=total).loss_counts
+    assert check(optimizer=by_name).dataset_length == 10
+
+
+def test_nothing_of_the_model_or_the_random_state_changes() -> None:
+    built = model().eval()
+    before = {name: value.clone() for name, value in built.state_dict().items()}
+    state = torch.get_rng_state()
+    check(built)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(value, before[name]) for name, value in built.state_dict().items())
+    assert not any(module.training for module in built.modules())
+    assert all(parameter.grad is None for parameter in built.parameters())
+
+
+class Strange(Images):
+    def __getitem__(self, index: Any) -> Any:
+        return 3
+
+
+class Broken(Images):
+    def __getitem__(self, index: Any) -> Any:
+        raise OSError("bad sector")
+
+
+class Empty(Images):
+    def __len__(self) -> int:
+        return 0
+
+
+def raising(*_: Any) -> Any:
+    raise RuntimeError("shapes differ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"built": "net"}, r"model\(\) returns a str"),
+        ({"dataset": Empty()}, "dataset is empty"),
+        ({"batch_size": 11}, "batch_size is 11, and the dataset has only 10"),
+        ({"dataset": Strange()}, "not a pair"),
+        ({"dataset": Broken()}, r"^test_job_checks.py, line \d+: OSError: bad sector \(while reading item 0"),
+        ({"dataset": [({1}, 2)] * 9}, "holds a set"),
+        ({"transform": lambda sample, _: sample[0]}, "not a pair"),
+        ({"transform": raising}, "shapes differ .*transforming item 0"),
+        ({"transform": None}, "running the model"),
+        ({"loss": raising}, "shapes differ .*running the loss"),
+        ({"loss": lambda output, _: output.sum(dim=1)}, r"The loss returns a tensor of shape \(4,\)"),
+        ({"loss": lambda output, _: float(output.detach().sum())}, "The loss returns float"),
+        ({"loss": lambda output, _: (output.sum(), 1, 2)}, "returns 3 values"),
+        ({"loss": lambda output, _: (output.sum(), float("nan"))}, "count is nan"),
+        ({"loss": lambda output, _: output.sum() / 0}, "samples is (inf|nan|-inf)"),
+        ({"loss": lambda output, _: output.sum().detach()}, "doesn't depend on any parameter"),
+        ({"optimizer": raising}, "making the optimizer"),
+        ({"optimizer": lambda _: 3}, "returns a int"),
+        ({"optimizer": lambda named: torch.optim.LBFGS([p for _, p in named])}, "LBFGS computes the loss several"),
+        ({"optimizer": lambda _: torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])}, "was not given"),
+        ({"built": model().requires_grad_(False)}, "doesn't depend on any parameter"),
+    ],
+)
+def test_what_is_wrong_is_said(fields: dict[str, Any], said: str) -> None:
+    error = refused(**fields)
+    assert error.code in (ErrorCode.JOB_INVALID, ErrorCode.JOB_FILE, ErrorCode.DATA_FAILED)
+    with pytest.raises(EdgeswarmError, match=said):
+        raise error
+
+
+def by_place(named: Named) -> torch.optim.Optimizer:
+    return torch.optim.SGD([{"params": [named[0][1]]}, {"params": [p for _, p in named[1:]]}], lr=0.1)
+
+
+def by_number(named: Named) -> torch.optim.Optimizer:
+    return torch.optim.SGD([parameter for _, parameter in named], lr=0.1 / len(named))
+
+
+def without_empty_groups(named: Named) -> torch.optim.Optimizer:
+    groups = [[p for name, p in named if name.startswith(start)] for start in "013"]
+    return torch.optim.SGD([{"params": group} for group in groups if group], lr=0.1)
+
+
+def needs_all(named: Named) -> torch.optim.Optimizer:
+    return torch.optim.SGD([dict(named)["0.weight"]], lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        (by_place, "is in group 1 of the whole model's optimizer, and in group 0"),
+        (by_number, "has another lr"),
+        (without_empty_groups, "is in group"),
+        (needs_all, r"KeyError: '0.weight' \(while making the optimizer over 3 of"),
+    ],
+)
+def test_an_optimizer_that_depends_on_the_part_is_refused(optimizer: Any, said: str) -> None:
+    with pytest.raises(EdgeswarmError, match=said):
+        check(optimizer=optimizer)
+
+
+def test_frozen_parameters_are_not_the_optimizers() -> None:
+    built = model()
+    built.get_parameter("0.weight").requires_grad_(False)
+    job = Job(model=model, dataset=Images, loss=mean, optimizer=by_name, batch_size=4)
+    whole = check_optimizer(job, built, folder=Path(__file__).parent)
+    assert sum(len(group["params"]) for group in whole.param_groups) == 5

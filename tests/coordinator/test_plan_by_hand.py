@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm_coordinator.plan_by_hand import fitted, read_plan
+
+from .small_graphs import small_graph
+
+IDS = ("nano-1-00000a", "nano-2-00000b")
+GRAPH = small_graph([["a"], ["b"], ["c"]])
+SHORT = {
+    "micro_batch": 4,
+    "micro_batches": 2,
+    "stages": [
+        {"first_layer": 0, "end_layer": 2, "shares": {"nano-2": 4}},
+        {"first_layer": 2, "end_layer": 3, "shares": {"nano-1-00000a": 4}},
+    ],
+    "backup": {"0": "nano-1-00000a", "1": "nano-2"},
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "plan.json").write_text(json.dumps(SHORT))
+    return tmp_path / "plan.json"
+
+
+def test_names_become_node_ids(path: Path) -> None:
+    plan = fitted(read_plan(path), node_ids=IDS, layer_graph=GRAPH, batch_size=8)
+    assert plan.devices == ("nano-2-00000b", "nano-1-00000a")
+    assert plan.backup == {0: "nano-1-00000a", 1: "nano-2-00000b"}
+    assert [stage.in_flight for stage in plan.stages] == [3, 1]
+
+
+@pytest.mark.parametrize(("layers", "batch_size"), [(4, 8), (3, 16)])
+def test_a_plan_for_another_model_or_batch_is_refused(path: Path, layers: int, batch_size: int) -> None:
+    graph = small_graph([[f"w{layer}"] for layer in range(layers)])
+    with pytest.raises(EdgeswarmError) as caught:
+        fitted(read_plan(path), node_ids=IDS, layer_graph=graph, batch_size=batch_size)
+    assert caught.value.code is ErrorCode.PLAN_INVALID
+
+
+def test_a_device_that_is_not_there_is_named(path: Path) -> None:
+    with pytest.raises(EdgeswarmError, match="nano-2 was not found"):
+        fitted(read_plan(path), node_ids=IDS[:1], layer_graph=GRAPH, batch_size=8)
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"\xff", b"[]", b'{"stages": []}'])
+def test_a_file_that_is_no_plan_is_one_message(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "plan.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(EdgeswarmError) as caught:
+        read_plan(path)
+    assert caught.value.code is ErrorCode.PLAN_INVALID

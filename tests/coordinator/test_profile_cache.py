@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeswarm_coordinator.profile_cache import FILE_NAME, LINK_AGE_SECONDS, Curve, Link, ProfileCache, Profiles
+
+CURVE = Curve((1, 2, 4), (0.1, 0.2, 0.4), (0.2, 0.4, 0.8), asked=16)
+words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+seconds = st.floats(0, 1e3)
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> Profiles:
+    sizes = draw(st.lists(st.integers(1, 512), unique=True, max_size=5).map(sorted))
+    curve = Curve(
+        tuple(sizes), tuple(draw(seconds) for _ in sizes), tuple(draw(seconds) for _ in sizes), draw(st.integers(1, 512))
+    )
+    return Profiles(
+        curves=draw(st.dictionaries(st.tuples(words, words, words), st.just(curve), max_size=3)),
+        base_bytes=draw(st.dictionaries(words, st.integers(0, 2**40), max_size=3)),
+        links=draw(
+            st.dictionaries(
+                st.tuples(words, words), st.builds(Link, st.floats(1, 1e10), seconds, st.floats(0, 2e9)), max_size=3
+            )
+        ),
+    )
+
+
+@given(profiles())
+def test_json_round_trip(original: Profiles) -> None:
+    assert Profiles.from_json(json.loads(json.dumps(original.to_json()))) == original
+
+
+def test_what_is_added_is_found_again(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    cache = ProfileCache(tmp_path / "cache", warn=warnings.append)
+    assert cache.load() == Profiles()
+    cache.add(Profiles(curves={("nano", "float32", "conv"): CURVE}, base_bytes={"nano": 100}))
+    cache.add(Profiles(links={("a", "b"): Link(1e8, 1e-4, 1000.0)}))
+    found = ProfileCache(tmp_path / "cache", warn=warnings.append).load()
+    assert found.curve("nano", "float32", "conv", largest_batch=16) == CURVE
+    assert found.base_bytes == {"nano": 100}
+    assert found.link("a", "b", now=1000.0) == Link(1e8, 1e-4, 1000.0)
+    assert warnings == []
+
+
+def test_a_curve_that_ended_early_answers_only_what_it_was_asked() -> None:
+    found = Profiles(curves={("nano", "float32", "conv"): CURVE})
+    assert found.curve("nano", "float32", "conv", largest_batch=8) is CURVE
+    assert found.curve("nano", "float32", "conv", largest_batch=32) is None
+    assert found.curve("nano", "float64", "conv", largest_batch=8) is None
+    assert found.curve("nx", "float32", "conv", largest_batch=8) is None
+
+
+@pytest.mark.parametrize(
+    ("age", "holds"), [(0.0, True), (LINK_AGE_SECONDS, True), (LINK_AGE_SECONDS + 1, False), (-5.0, False)]
+)
+def test_links_grow_old(age: float, holds: bool) -> None:
+    found = Profiles(links={("a", "b"): Link(1e8, 1e-4, 5000.0)})
+    assert (found.link("a", "b", now=5000.0 + age) is not None) is holds
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"format": "edgeswarm-profiles/9", "curves": {}, "base_bytes": {}, "links": {}}',
+        b'{"curves": {"k": {"float32": {"s": {"batch_sizes": [2, 1], "forward_seconds": [1, 1], '
+        b'"backward_seconds": [1, 1], "asked": 2}}}}, "base_bytes": {}, "links": {}}',
+    ],
+)
+def test_a_damaged_file_is_a_warning_and_is_replaced(tmp_path: Path, content: bytes) -> None:
+    warnings: list[str] = []
+    cache = ProfileCache(tmp_path, warn=warnings.append)
+    (tmp_path / FILE_NAME).write_bytes(content)
+    assert cache.load() == Profiles()
+    assert len(warnings) == 1
+    assert "measuring again" in warnings[0]
+    cache.add(Profiles(base_bytes={"nano": 1}))
+    warnings.clear()
+    assert cache.load().base_bytes == {"nano": 1}
+    assert warnings == []
+
+
+def _add(folder: Path, number: int) -> None:
+    ProfileCache(folder, warn=print).add(Profiles(base_bytes={f"kind{number}": number}))
+
+
+def test_two_coordinators_add_at_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_add, args=(tmp_path, number)) for number in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert ProfileCache(tmp_path, warn=print).load().base_bytes == {"kind0": 0, "kind1": 1}
