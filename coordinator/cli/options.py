@@ -1,0 +1,133 @@
+"""Options that several commands share, and what they become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from edgeswarm.config import OperatorSettings
+
+    from ..options import DiscoveryOptions
+
+# The names in the planner's registry; written down here since importing that takes numpy. A test compares them.
+PLANNERS = ("asteroid", "data-parallel", "pipeline", "single")
+DEFAULT_PLANNER = PLANNERS[0]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@dataclass(frozen=True)
+class FindArguments:
+    """What the options of `find_options` pass to a command: `FindArguments(**found)`."""
+
+    peers: tuple[str, ...]
+    devices: tuple[str, ...]
+    mdns: bool
+    interfaces: tuple[str, ...]
+    wait_seconds: float | None
+
+    def with_settings(self, settings: OperatorSettings) -> DiscoveryOptions:
+        """The settings stand for what wasn't given."""
+        from ..options import DiscoveryOptions
+
+        return DiscoveryOptions(
+            peers=self.peers or settings.peers,
+            devices=self.devices,
+            mdns=self.mdns,
+            wait_seconds=self.wait_seconds or settings.discovery_seconds,
+            interfaces=self.interfaces or settings.interfaces,
+        )
+
+
+def _addresses(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    from edgeswarm.config import DEFAULT_AGENT_PORT, host_and_port, join_host_and_port
+
+    try:
+        return tuple(join_host_and_port(*host_and_port(value, default_port=DEFAULT_AGENT_PORT)) for value in values)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def find_options(command: Command) -> Command:
+    """--peer, --device, --no-mdns, --interface, --wait: how devices are found, and which of them count."""
+    for option in (
+        click.option(
+            "--wait",
+            "wait_seconds",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="SECONDS",
+            help="How long to listen for devices on the network.",
+        ),
+        click.option(
+            "--interface",
+            "interfaces",
+            multiple=True,
+            metavar="NAME",
+            help="Look on this network interface only (name or address); may be repeated.",
+        ),
+        click.option("--no-mdns", "mdns", flag_value=False, default=True, help="Use addresses only, don't search."),
+        click.option(
+            "--device",
+            "devices",
+            multiple=True,
+            metavar="NAME",
+            help="Use only this device; may be repeated. `edgeswarm devices` lists the names.",
+        ),
+        click.option(
+            "--peer",
+            "peers",
+            multiple=True,
+            callback=_addresses,
+            metavar="HOST[:PORT]",
+            help="An agent's address, for networks where searching doesn't work; may be repeated.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def job_options(command: Command) -> Command:
+    """--planner, --micro-batch, --batch-size, --seed, --fresh-profiles: what a plan depends on."""
+    for option in (
+        click.option("--fresh-profiles", is_flag=True, help="Measure devices and links again."),
+        click.option(
+            "--seed",
+            type=click.IntRange(min=0),
+            metavar="NUMBER",
+            help="Seed of weights, sample order and draws, in place of the job's.",
+        ),
+        click.option(
+            "--batch-size",
+            type=click.IntRange(min=1),
+            metavar="SAMPLES",
+            help="Samples of one optimizer step, in place of the job's.",
+        ),
+        click.option(
+            "--micro-batch",
+            type=click.IntRange(min=1),
+            metavar="SAMPLES",
+            help="Samples of one micro-batch; the planner chooses by default.",
+        ),
+        click.option(
+            "--planner",
+            type=click.Choice(PLANNERS),
+            default=DEFAULT_PLANNER,
+            show_default=True,
+            help="asteroid: hybrid pipeline. The others are there to compare with.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def operator_settings(flags: dict[str, object] | None = None) -> OperatorSettings:
+    """The operator's settings: flags over environment over file."""
+    from edgeswarm.config import Folders, load_operator_settings
+
+    return load_operator_settings(flags=flags, file=Folders.find().settings_file)

@@ -1,0 +1,104 @@
+"""`edgeswarm plan`: who would compute what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeswarm.cli_errors import json_option
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+
+from .console import data_console, print_json, progress_console
+from .interrupts import cancelled_by_signals
+from .options import EXISTING_FILE, FindArguments, find_options, job_options, operator_settings
+
+if TYPE_CHECKING:
+    from edgeswarm.profile import PlanningInstance
+
+
+@click.command(short_help="Say who would compute what, and how fast.")
+@click.argument("job", type=EXISTING_FILE, required=False)
+@click.option(
+    "--instance",
+    "instance_path",
+    type=EXISTING_FILE,
+    metavar="FILE",
+    help="Plan from an edgeswarm-planning-instance/1 file instead of a job; no device is asked.",
+)
+@job_options
+@find_options
+@json_option(help_text="print the plan as one edgeswarm-plan/1 document")
+def plan(
+    *,
+    job: Path | None,
+    instance_path: Path | None,
+    planner: str,
+    micro_batch: int | None,
+    batch_size: int | None,
+    seed: int | None,
+    fresh_profiles: bool,
+    as_json: bool,
+    **found: Any,
+) -> None:
+    """Say who would compute what, how fast, and what limits it; trains nothing.
+
+    Exports the job's model, measures what isn't known yet of your devices and their links, and plans. The document of
+    --json can be edited and given to `edgeswarm train --plan`.
+
+    \b
+    Examples:
+      edgeswarm plan job.py
+      edgeswarm plan job.py --planner pipeline
+      edgeswarm plan job.py --json > plan.json
+      edgeswarm plan --instance instance.json --json
+    """
+    if (job is None) == (instance_path is None):
+        raise click.UsageError("Give a job file or --instance FILE, one of the two.")
+    if instance_path is not None:
+        from ..planner.planners import make_plan
+
+        instance = read_instance(instance_path)
+        made = make_plan(instance, planner, micro_batch=micro_batch)
+    else:
+        from ..controller import make_plan_for_job
+        from ..options import TrainOptions
+        from .progress import Progress
+
+        assert job is not None
+        settings = operator_settings()
+        options = TrainOptions(
+            job_path=job,
+            planner=planner,
+            micro_batch=micro_batch,
+            batch_size=batch_size,
+            seed=seed,
+            fresh_profiles=fresh_profiles,
+            listen_address=settings.listen_address,
+            discovery=FindArguments(**found).with_settings(settings),
+        )
+        with cancelled_by_signals() as cancel, Progress(progress_console()) as progress:
+            made, instance = make_plan_for_job(options, listener=progress, cancel=cancel)
+    if as_json:
+        print_json(made.to_json())
+        return
+    from .plan_view import print_plan
+
+    print_plan(data_console(), made, instance)
+
+
+def read_instance(path: Path) -> PlanningInstance:
+    """Raises EdgeswarmError (INSTANCE_INVALID) for what isn't an instance."""
+    from edgeswarm.profile import PlanningInstance
+
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise EdgeswarmError(
+            ErrorCode.INSTANCE_INVALID,
+            f"{path} is not a JSON file: {error}.",
+            "Give a file in the format edgeswarm-planning-instance/1.",
+        ) from error
+    return PlanningInstance.from_json(document)

@@ -1,0 +1,60 @@
+"""A plan as a person reads it: a table of who gets what, and a few sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..planner.explain import HEADINGS, explain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from edgeswarm.plan import Plan
+    from edgeswarm.profile import PlanningInstance
+
+    from ..events import PlanMade
+
+
+def print_plan(console: Console, plan: Plan, instance: PlanningInstance) -> None:
+    """Who gets which layers and how many samples, memory against budget, expected seconds, what limits the round."""
+    explanation = explain(plan, instance)
+    console.print(explanation.headline, soft_wrap=True)
+    table = _table(HEADINGS)
+    for number, row in enumerate(explanation.rows):
+        last_of_stage = number + 1 == len(explanation.rows) or explanation.rows[number + 1].stage != row.stage
+        table.add_row(*row.cells(), end_section=last_of_stage)
+    console.print(table)
+    for sentence in (*explanation.stages, *explanation.expectation, *explanation.notes):
+        console.print(sentence, soft_wrap=True)
+
+
+def show_plan_made(console: Console, event: PlanMade) -> None:
+    """The plan of a training; of one written by hand nothing is known but what stands in it."""
+    if event.instance is not None:
+        print_plan(console, event.plan, event.instance)
+        return
+    plan = event.plan
+    console.print(
+        f"Plan as given: {plan.mini_batch} samples a round in {plan.micro_batches} micro-batches of {plan.micro_batch}.",
+        soft_wrap=True,
+    )
+    table = _table(("stage", "layers", "device", "samples", "in flight"))
+    for index, stage in enumerate(plan.stages):
+        names = event.layer_names[stage.first_layer : stage.end_layer]
+        layers = f"{stage.first_layer}-{stage.end_layer - 1} ({names[0]} ... {names[-1]})" if names else ""
+        for device, share in stage.shares.items():
+            table.add_row(
+                str(index), layers, device, str(share), str(stage.in_flight), end_section=device == stage.devices[-1]
+            )
+    console.print(table)
+
+
+def _table(headings: tuple[str, ...]) -> Table:
+    from rich.table import Table
+
+    table = Table()
+    for heading in headings:
+        numeric = heading in ("samples", "memory", "in flight") or heading.startswith("compute")
+        table.add_column(heading, justify="right" if numeric else "left")
+    return table

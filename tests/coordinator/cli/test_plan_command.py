@@ -1,0 +1,124 @@
+"""`edgeswarm plan --instance`: from a file to a plan, without any device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeswarm.errors import ExitCode
+from edgeswarm.plan import Plan
+
+from .conftest import Invoke
+
+INSTANCES = Path(__file__).parents[4] / "shared" / "data" / "instances"
+
+
+def small_instance(*, memory_bytes: int = 10**9) -> dict[str, Any]:
+    """Four equal layers, two devices of which one is half as fast, a network that costs little."""
+    layer = {"param_bytes": 1000, "output_bytes": 100, "saved_bytes": 200, "flops_forward": 1e6, "flops_backward": 2e6}
+    sizes = [1, 2, 4, 8]
+
+    def profile(seconds: float) -> dict[str, Any]:
+        return {
+            "batch_sizes": sizes,
+            "forward_seconds": [[seconds * size] * 4 for size in sizes],
+            "backward_seconds": [[2 * seconds * size] * 4 for size in sizes],
+        }
+
+    return {
+        "format": "edgeswarm-planning-instance/1",
+        "model": {"input_bytes": 64, "layers": [{"name": f"layer{index}", **layer} for index in range(4)]},
+        "profiles": {"fast": profile(0.001), "slow": profile(0.002)},
+        "devices": [
+            {"name": "quick", "profile": "fast", "memory_bytes": memory_bytes},
+            {"name": "steady", "profile": "slow", "memory_bytes": memory_bytes},
+        ],
+        "network": {"latency_seconds": 0.0001, "bandwidth_bytes_per_second": 1e8},
+        "training": {"mini_batch": 8, "optimizer_state_bytes_per_parameter_byte": 1.0},
+    }
+
+
+@pytest.fixture
+def instance_file(tmp_path: Path) -> Path:
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps(small_instance()))
+    return path
+
+
+def test_json_is_one_plan_document(instance_file: Path, invoke: Invoke) -> None:
+    result = invoke("plan", "--instance", str(instance_file), "--json")
+    assert result.exit_code == ExitCode.DONE
+    document = json.loads(result.stdout)
+    assert document["format"] == "edgeswarm-plan/1"
+    plan = Plan.from_json(document)
+    assert plan.mini_batch == 8
+    assert plan.predicted is not None
+    assert result.stderr == ""
+
+
+def test_a_person_sees_layers_devices_memory_and_what_limits_the_round(instance_file: Path, invoke: Invoke) -> None:
+    result = invoke("plan", "--instance", str(instance_file))
+    assert result.exit_code == ExitCode.DONE
+    for word in ("layer0", "layer3", "quick", "steady", "samples/s", "limits the round", "of 953.7 MiB"):
+        assert word in result.stdout, word
+
+
+def test_no_colour_where_nobody_looks(instance_file: Path, invoke: Invoke) -> None:
+    assert "\x1b[" not in invoke("plan", "--instance", str(instance_file)).output
+
+
+@pytest.mark.parametrize("planner", ["data-parallel", "pipeline", "single"])
+def test_the_planner_and_the_micro_batch_are_the_callers(planner: str, instance_file: Path, invoke: Invoke) -> None:
+    result = invoke("plan", "--instance", str(instance_file), "--json", "--planner", planner, "--micro-batch", "4")
+    plan = Plan.from_json(json.loads(result.stdout))
+    assert (plan.planner, plan.micro_batch, plan.micro_batches) == (planner, 4, 2)
+
+
+def test_what_fits_no_device_is_exit_code_4(tmp_path: Path, invoke: Invoke) -> None:
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps(small_instance(memory_bytes=1000)))
+    result = invoke("plan", "--instance", str(path))
+    assert result.exit_code == ExitCode.CANNOT_BE_PLACED
+    assert "error: " in result.stderr
+    assert "remedy: " in result.stderr
+    document = invoke("plan", "--instance", str(path), "--json")
+    assert json.loads(document.stdout)["error"]["code"] == "no-plan-fits"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("not json", "is not a JSON file"),
+        ("[]", "instance"),
+        (json.dumps({**small_instance(), "devices": "none"}), "devices"),
+        (json.dumps({**small_instance(), "format": "something-else/3"}), "format"),
+    ],
+)
+def test_a_bad_instance_file_is_one_message(text: str, named: str, tmp_path: Path, invoke: Invoke) -> None:
+    path = tmp_path / "instance.json"
+    path.write_text(text)
+    result = invoke("plan", "--instance", str(path))
+    assert result.exit_code == ExitCode.ERROR
+    assert named in result.stderr
+    assert result.stderr.count("error: ") == 1
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["vgg16-A-100", "resnet18-D-100", "alexnet-C-100"])
+def test_public_instances(name: str, invoke: Invoke) -> None:
+    path = INSTANCES / f"{name}.json"
+    if not path.exists():
+        pytest.skip("the folder of public profiles is not beside the checkout")
+    result = invoke("plan", "--instance", str(path), "--json")
+    assert result.exit_code == ExitCode.DONE
+    instance = json.loads(path.read_text())
+    plan = Plan.from_json(json.loads(result.stdout))
+    assert plan.layer_count == len(instance["model"]["layers"])
+    assert plan.mini_batch == instance["training"]["mini_batch"]
+    budget = {device["name"]: device["memory_bytes"] for device in instance["devices"]}
+    assert plan.predicted is not None
+    assert all(used <= budget[device] for device, used in plan.predicted.memory_bytes.items())
