@@ -1,0 +1,195 @@
+"""DESIGN.md's correctness promise, with real processes: any plan gives the weights of a plain loop over the same samples.
+
+20 rounds each, every fifth of them ragged. float64: every tensor within 1e-9 relative L2; float32: the whole model within 1e-5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from edgeswarm.plan import Plan
+from edgeswarm.snapshot import LayerState
+from edgeswarm_coordinator import gather
+from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
+
+from . import small_job
+from .small_job import SmallJob, layers_of, plain_training, plan_of, relative_distance, train_on
+
+pytestmark = pytest.mark.e2e
+
+Groups = tuple[Mapping[str, int], ...]
+
+ONE_STAGE: Groups = ({"a": 4},)
+TWO_STAGES: Groups = ({"a": 5}, {"b": 5})
+THREE_STAGES: Groups = ({"a": 4}, {"b": 4}, {"c": 4})
+FOUR_STAGES: Groups = ({"a": 3}, {"b": 3}, {"c": 3}, {"d": 3})
+REPLICATED: Groups = ({"a": 3, "b": 1},)
+REPLICATED_TWICE: Groups = ({"a": 1, "b": 3}, {"c": 2, "d": 2})
+RING: Groups = ({"d": 4}, {"a": 2, "b": 1, "c": 1})
+
+SGD, ADAMW = small_job.SGD, small_job.ADAMW
+DOUBLE = [
+    (SGD, ONE_STAGE),
+    (ADAMW, TWO_STAGES),
+    (SGD, THREE_STAGES),
+    (ADAMW, FOUR_STAGES),
+    (ADAMW, REPLICATED),
+    (SGD, REPLICATED_TWICE),
+    (ADAMW, RING),
+]
+SINGLE = [(ADAMW, ONE_STAGE), (SGD, FOUR_STAGES), (ADAMW, REPLICATED_TWICE), (SGD, RING)]
+CASES = [("float64", *case) for case in DOUBLE] + [("float32", *case) for case in SINGLE]
+
+
+def named(case: object) -> str | None:
+    if isinstance(case, tuple):
+        return "|".join("+".join(f"{name}{share}" for name, share in group.items()) for group in case)
+    return "adamw" if case == ADAMW else "sgd" if case == SGD else None
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[SmallJob], tuple[Path, int, Mapping[str, Any]]]:
+    """By job: its file, its number of layers, and the weights of the plain loop."""
+
+    @functools.cache
+    def reference(job: SmallJob) -> tuple[Path, int, Mapping[str, Any]]:
+        path = job.write(tmp_path_factory.mktemp("job"))
+        model, _ = plain_training(path)
+        return path, layers_of(path), model.state_dict()
+
+    return reference
+
+
+@pytest.mark.parametrize("model", [small_job.CNN, small_job.TRANSFORMER], ids=["cnn", "transformer"])
+@pytest.mark.parametrize(("dtype", "optimizer", "groups"), CASES, ids=named)
+def test_any_plan_gives_the_weights_of_a_plain_loop(
+    cluster: ThrowawayCluster,
+    references: Callable[[SmallJob], tuple[Path, int, Mapping[str, Any]]],
+    tmp_path: Path,
+    model: SmallJob,
+    dtype: str,
+    optimizer: str,
+    groups: Groups,
+) -> None:
+    job = dataclasses.replace(model, dtype=dtype, optimizer=optimizer)
+    path, layers, wanted = references(job)
+    plan = plan_of(cluster, groups, layers=layers, job=job)
+    result = train_on(cluster, path, plan=plan, output=tmp_path / "out")
+    largest, whole = relative_distance(load_file(result.folder / "model.safetensors"), wanted)
+    assert (largest if dtype == "float64" else whole) < (1e-9 if dtype == "float64" else 1e-5)
+    assert len(result.metrics["rounds"]) == 20
+
+
+GPT = SmallJob(
+    model="small_models.SmallGPT(vocabulary=30, length=8, width=16, blocks=2)",
+    inputs=small_job.TOKENS,
+    targets="self.inputs.roll(-1, 1)",
+    loss=small_job.COUNTED_TOKENS,
+    optimizer=ADAMW,
+    dtype="float64",
+    more="clip_gradient_norm=0.5, learning_rate_schedule=lambda r: 1.0 / (1 + r),",
+)
+
+
+@pytest.mark.parametrize("groups", [THREE_STAGES, RING, ({"a": 2, "b": 2}, {"c": 1, "d": 3})], ids=named)
+def test_tied_weights_clipping_counted_loss_and_schedule_are_those_of_a_plain_loop(
+    cluster: ThrowawayCluster,
+    references: Callable[[SmallJob], tuple[Path, int, Mapping[str, Any]]],
+    tmp_path: Path,
+    groups: Groups,
+) -> None:
+    path, layers, wanted = references(GPT)
+    plan = plan_of(cluster, groups, layers=layers, job=GPT)
+    result = train_on(cluster, path, plan=plan, output=tmp_path / "out")
+    largest, _ = relative_distance(load_file(result.folder / "model.safetensors"), wanted)
+    assert largest < 1e-9
+
+
+def test_the_same_plan_twice_gives_the_same_bits_with_batch_norm_and_dropout(
+    cluster: ThrowawayCluster, tmp_path: Path
+) -> None:
+    job = dataclasses.replace(
+        small_job.CNN_WITH_BATCH_NORM,
+        model="torch.nn.Sequential(small_models.DigitsCNN(batch_norm=True, channels=4), torch.nn.Dropout(0.3))",
+        samples=49,
+    )
+    path = job.write(tmp_path / "job")
+    plan = plan_of(cluster, REPLICATED_TWICE, layers=layers_of(path), job=job)
+    first, second = (
+        load_file(train_on(cluster, path, plan=plan, output=tmp_path / name).folder / "model.safetensors")
+        for name in ("first", "second")
+    )
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+    assert int(first["0.features.1.num_batches_tracked"]) == 20
+
+
+def test_replicas_hold_the_same_bits(
+    cluster: ThrowawayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator gathers from one replica of each stage; here every replica is asked."""
+    seen: dict[str, dict[int, LayerState]] = {}
+    one_of_each = gather.stage_fetchers
+
+    def all_of_each(plan: Plan, **more: Any) -> dict[str, Callable[[], dict[int, LayerState]]]:
+        for replica in plan.devices:
+            stages = tuple(
+                dataclasses.replace(stage, shares={replica: 1}) for stage in plan.stages if replica in stage.shares
+            )
+            only = Plan.__new__(Plan)
+            object.__setattr__(only, "stages", stages)
+            seen[replica] = next(iter(one_of_each(only, **more).values()))()
+        return one_of_each(plan, **more)
+
+    monkeypatch.setattr(gather, "stage_fetchers", all_of_each)
+    job = small_job.CNN_WITH_BATCH_NORM
+    path = job.write(tmp_path / "job")
+    plan = plan_of(cluster, RING, layers=layers_of(path), job=job)
+    train_on(cluster, path, plan=plan, output=tmp_path / "out")
+    first, *others = (seen[cluster.node_id(name)] for name in "abc")
+    for other in others:
+        for layer, state in first.items():
+            for members in ("parameters", "buffers"):
+                mine, theirs = getattr(state, members), getattr(other[layer], members)
+                assert mine.keys() == theirs.keys()
+                assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+            for name, values in state.optimizer.items():
+                momentum, other_momentum = values["momentum_buffer"], other[layer].optimizer[name]["momentum_buffer"]
+                assert isinstance(momentum, torch.Tensor)
+                assert isinstance(other_momentum, torch.Tensor)
+                assert torch.equal(momentum, other_momentum)
+
+
+def test_a_worker_holds_its_own_stage_only(cluster: ThrowawayCluster, tmp_path: Path) -> None:
+    """Four stages of a model of 128 MiB: what the workers hold adds up to it, and none ever held the whole."""
+    width = 2048
+    job = SmallJob(
+        model=f"torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, {width}), torch.nn.ReLU(), "
+        + ", ".join(f"torch.nn.Linear({width}, {width}), torch.nn.ReLU()" for _ in range(7))
+        + f", torch.nn.Linear({width}, 10))",
+        inputs=small_job.IMAGES,
+        optimizer="torch.optim.SGD([p for _, p in named], lr=0.01)",
+        epochs=1,
+    )
+    path = job.write(tmp_path / "job")
+    plan = plan_of(cluster, FOUR_STAGES, layers=layers_of(path), job=job)
+    result = train_on(cluster, path, plan=plan, output=tmp_path / "out")
+    model_bytes = sum(tensor.nbytes for tensor in load_file(result.folder / "model.safetensors").values())
+    workers = result.metrics["set_up"]["workers"]
+    assert sum(worker["parameter_bytes"] for worker in workers.values()) == model_bytes
+    assert model_bytes > 100 * 2**20
+    for device, worker in workers.items():
+        # Weights and gradients of the stage, not of the model.
+        most = max(done["parts"][device]["peak_memory_bytes"] for done in result.metrics["rounds"])
+        own_bytes = worker["peak_memory_bytes"] - worker["base_bytes"]
+        assert own_bytes < 3 * worker["parameter_bytes"]
+        assert most - worker["base_bytes"] < model_bytes
