@@ -26,6 +26,7 @@ from .link_probe import sink_handler
 from .service import AgentParts, AgentService
 from .supervisor import WorkerSettings
 from .telemetry.hardware import Hardware, read_hardware
+from .telemetry.memory import hidden_limit
 
 # Open streams hold a thread each: a Watch or two, a Profile, the far ends of link probes; the rest is short.
 CALL_THREADS = 24
@@ -89,6 +90,9 @@ class Daemon:
 
     def start(self) -> None:
         self._server.start()
+        hidden = hidden_limit() if self._settings.memory_limit_bytes is None else ""
+        if hidden:
+            self._log(f"{hidden} Give the limit with --memory.")
         if self._settings.advertise:
             self._advertiser = Advertiser(
                 node_id=self.node_id,

@@ -20,7 +20,7 @@ from edgeswarm.wire.version import PROTOCOL_VERSION
 
 from .death import signal_name
 from .telemetry.hardware import read_hardware
-from .telemetry.memory import MEBIBYTE, read_memory
+from .telemetry.memory import MEBIBYTE, hidden_limit, read_memory
 
 # Less than torch alone takes, with a small stage.
 _LITTLE_MEMORY_BYTES = 512 * MEBIBYTE
@@ -146,6 +146,9 @@ def _memory(settings: AgentSettings) -> Finding:
     memory = read_memory()
     budget = memory.budget(settings.memory_limit_bytes)
     message = f"{budget // MEBIBYTE} MiB of {memory.total // MEBIBYTE} MiB can be used for training"
+    hidden = hidden_limit() if settings.memory_limit_bytes is None else ""
+    if hidden:
+        return Finding("memory", "warning", f"{message}. {hidden}", "Give the limit with --memory, as in 1GiB.")
     if budget < _LITTLE_MEMORY_BYTES:
         return Finding("memory", "warning", message, "End other programs; a desktop alone takes a gigabyte.")
     return Finding("memory", "ok", message)

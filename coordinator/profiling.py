@@ -31,7 +31,7 @@ from .device import Device
 from .profile_cache import Curve, Link, Profiles
 
 LARGEST_PROFILED_BATCH = 256
-LONGEST_SECONDS = 2.0  # of one forward and backward; a curve ends there and is extrapolated
+LONGEST_SECONDS = 1.0  # of one forward and backward; a curve ends there and is extrapolated
 LINK_SECONDS = 0.3
 PROFILE_CALL_SECONDS = 1800.0
 _PROBE_LINK_CALL_SECONDS = 40.0

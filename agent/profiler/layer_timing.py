@@ -3,6 +3,9 @@
     warm-up | forward backward | forward backward | ...   medians of each
               \\_ 3 pairs at least, 20 ms of them at least; one pair where a pair takes long _/
 
+A processor with a quota computes at full speed for a moment and then stands still for one: short pairs are quick or slow,
+and no median says what a round will take. Where that is seen, pairs go on for longer, and their means count.
+
 The gradients of parameters are summed over the repeats, as a round sums them over its micro-batches.
 """
 
@@ -22,8 +25,11 @@ from edgeswarm.model.stage_graph import StageGraph
 from ..worker.memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
 
 LEAST_REPEATS = 3
-MOST_REPEATS = 50
+MOST_REPEATS = 200
 SHORTEST_TOTAL_SECONDS = 0.02
+SHORTEST_STALLED_SECONDS = 0.2  # many times the period of a usual quota
+STALLED_FRACTION = 0.2  # of the time, in which the processor did nothing for us
+STEADY_SECONDS = 0.2  # of one pair: so long that one measurement after the warm-up says it
 _SEED = 0
 
 
@@ -121,18 +127,23 @@ def _time_batch(
     warm_up = sum(_time_pair(module, batch_size, inputs))
     pairs: list[tuple[float, float]] = []
     total = 0.0
-    # A pair that alone fills the time is measured once more after its warm-up: it is long enough to be steady.
-    least = LEAST_REPEATS if warm_up < 1.0 else 1
-    while len(pairs) < least or (total < SHORTEST_TOTAL_SECONDS and len(pairs) < MOST_REPEATS):
-        check_halt()
-        pairs.append(_time_pair(module, batch_size, inputs))
-        total += sum(pairs[-1])
-    timing = Timing(
-        batch_size=batch_size,
-        forward_seconds=statistics.median(forward for forward, _ in pairs) * slow_down,
-        backward_seconds=statistics.median(backward for _, backward in pairs) * slow_down,
-    )
-    return timing, memory.taken()
+
+    def repeat(least: int, shortest_seconds: float) -> None:
+        nonlocal total
+        while len(pairs) < least or (total < shortest_seconds and len(pairs) < MOST_REPEATS):
+            check_halt()
+            pairs.append(_time_pair(module, batch_size, inputs))
+            total += sum(pairs[-1])
+
+    computed_before = time.process_time()
+    repeat(LEAST_REPEATS if warm_up < STEADY_SECONDS else 1, SHORTEST_TOTAL_SECONDS)
+    computed = time.process_time() - computed_before
+    average: Callable[[list[float]], float] = statistics.median
+    if module.device.type == "cpu" and computed < (1.0 - STALLED_FRACTION) * total:
+        average = statistics.fmean
+        repeat(1, SHORTEST_STALLED_SECONDS)
+    forward, backward = (average(list(seconds)) * slow_down for seconds in zip(*pairs, strict=True))
+    return Timing(batch_size, forward, backward), memory.taken()
 
 
 def _time_pair(module: StageModule, batch_size: int, inputs: Sequence[torch.Tensor]) -> tuple[float, float]:

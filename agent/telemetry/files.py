@@ -62,6 +62,23 @@ def cgroup_folders(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
                     break
 
 
+def hidden_cgroup(root: Path, controller: str) -> str:
+    """This process's control group for `controller` where nobody can read its limits here; empty where they can be read.
+
+    So it is where /sys was mounted anew without the groups, as `ip netns exec` does.
+    """
+    try:
+        if any((root / "sys/fs/cgroup").iterdir()):
+            return ""
+    except OSError:  # no such folder: a kernel without control groups names none below, either
+        pass
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if path.strip("/") and (not controllers or controller in controllers.split(",")):
+            return path
+    return ""
+
+
 def _outwards(mount: Path, path: str) -> Iterator[Path]:
     parts = [part for part in path.split("/") if part and part != ".."]
     for count in range(len(parts), -1, -1):

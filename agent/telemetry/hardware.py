@@ -13,7 +13,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from .files import ROOT, cgroup_folders, read_text, read_whole
+from .files import ROOT, cgroup_folders, hidden_cgroup, read_text, read_whole, whole
 
 # Any of these says that a GPU of NVIDIA's is there: a card's device, or a Jetson's own.
 _GPU_DEVICES = ("dev/nvidia0", "dev/nvhost-gpu", "dev/nvgpu/igpu0/power")
@@ -42,13 +42,13 @@ class Hardware:
 def read_hardware(*, slow_down: float = 1.0, threads: int | None = None, root: Path = ROOT) -> Hardware:
     """Looks at the device as this process may use it.
 
-    slow_down: by how much the worker stretches its computing. threads: what a person set; else one for each core
-    that the affinity and the quota leave.
+    slow_down: by how much the worker stretches its computing. threads: what a person set; else what
+    OMP_NUM_THREADS says, else one for each core that the affinity and the quota leave.
     """
     affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     quota = cpu_quota_cores(root)
     cores = min(float(len(affinity)), quota) if quota is not None else float(len(affinity))
-    thread_count = threads if threads is not None else max(1, int(cores))
+    thread_count = threads or _threads_of_the_environment() or max(1, int(cores))
     torch = torch_version()
     accelerator = guess_accelerator(torch, root)
     board = board_name(root)
@@ -61,7 +61,7 @@ def read_hardware(*, slow_down: float = 1.0, threads: int | None = None, root: P
         "accelerator": accelerator,
         "power_mode": power_mode(root),
         "clocks": cpu_clocks(root),
-        "cpu_quota": "none" if quota is None else f"{quota:g}",
+        "cpu_quota": quota_name(quota, root),
         "affinity": ",".join(str(core) for core in affinity),
         "threads": str(thread_count),
         "slow_down": f"{slow_down:g}",
@@ -76,6 +76,12 @@ def read_hardware(*, slow_down: float = 1.0, threads: int | None = None, root: P
         accelerator=accelerator,
         slow_down=slow_down,
     )
+
+
+def _threads_of_the_environment() -> int | None:
+    """What torch itself goes by where nobody says more; None where nothing usable stands there."""
+    threads = whole(os.environ.get("OMP_NUM_THREADS"))
+    return threads if threads is not None and threads > 0 else None
 
 
 def torch_version() -> str:
@@ -144,6 +150,14 @@ def cpu_clocks(root: Path = ROOT) -> str:
         if clock is not None:
             counts[clock] = counts.get(clock, 0) + 1
     return ",".join(f"{clock}x{count}" for clock, count in sorted(counts.items()))
+
+
+def quota_name(quota: float | None, root: Path = ROOT) -> str:
+    """The quota for the key. One that can't be read goes by its group: two groups may differ, and share no profile."""
+    if quota is not None:
+        return f"{quota:g}"
+    hidden = hidden_cgroup(root, "cpu")
+    return f"hidden in {hidden}" if hidden else "none"
 
 
 def cpu_quota_cores(root: Path = ROOT) -> float | None:

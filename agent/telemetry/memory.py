@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .files import ROOT, cgroup_folders, read_counters, read_text, read_whole, whole
+from .files import ROOT, cgroup_folders, hidden_cgroup, read_counters, read_text, read_whole, whole
 
 MEBIBYTE = 1024 * 1024
 # A cgroup without a limit says so by a number near 2^63 (version 1).
@@ -48,6 +48,14 @@ def read_memory(root: Path = ROOT) -> Memory:
             total = min(total, limit)
             available = min(available, max(0, limit - use))
     return Memory(total=total, available=available)
+
+
+def hidden_limit(root: Path = ROOT) -> str:
+    """A warning where this process's control group may have a limit that can't be read; empty elsewhere."""
+    group = hidden_cgroup(root, "memory")
+    if not group:
+        return ""
+    return f"This process is in the control group {group}, whose memory limit can't be read here: /sys/fs/cgroup is empty."
 
 
 def oom_kills(root: Path = ROOT) -> int:

@@ -145,10 +145,12 @@ def _counted(devices: int) -> str:
 
 
 def _likely_address() -> str:
-    """The address under which other boxes most likely reach this one; its host name where it has no route at all."""
+    """The address under which other boxes most likely reach this one; its host name where it has none."""
+    from edgeswarm.discovery import choose_addresses, interface_addresses
+
     from ..own_address import own_host_towards
 
     try:
         return own_host_towards(_SOMEWHERE_ELSE)
-    except OSError:
-        return socket.gethostname()
+    except OSError:  # a LAN that leads nowhere else has no route to there
+        return next(iter(choose_addresses(interface_addresses())), socket.gethostname())

@@ -106,6 +106,29 @@ def test_the_key_names_everything_that_a_profile_depends_on(tmp_path: Path) -> N
     assert first.values["torch"] == torch_version()
 
 
+@pytest.mark.parametrize(("variable", "threads"), [("7", 7), ("0", 1), ("-2", 1), ("4,2", 1), ("", 1)])
+def test_threads_are_those_of_the_environment_before_those_of_the_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, threads: int
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    quota = {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "12000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}
+    root = tree(tmp_path, {"proc/self/cgroup": "1:cpu:/\n", **quota})
+    assert read_hardware(root=root).threads == threads
+    assert read_hardware(threads=3, root=root).threads == 3
+
+
+def test_a_quota_that_nobody_can_read_keeps_two_devices_apart(tmp_path: Path) -> None:
+    """`ip netns exec` mounts /sys anew: the folder for the control groups is empty then."""
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    one, other, none = (
+        read_hardware(root=tree(tmp_path, {"proc/self/cgroup": f"4:memory:/\n1:cpu:{path}\n0::/\n"}))
+        for path in ("/boxes/one", "/boxes/other", "/")
+    )
+    assert one.values["cpu_quota"] == "hidden in /boxes/one"
+    assert len({one.key, other.key, none.key}) == 3
+    assert none.values["cpu_quota"] == "none"
+
+
 def test_this_machine() -> None:
     hardware = read_hardware()
     assert hardware.board

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeswarm_agent.telemetry.memory import MEBIBYTE, Memory, oom_kills, read_memory, reserve_bytes
+from edgeswarm_agent.telemetry.memory import MEBIBYTE, Memory, hidden_limit, oom_kills, read_memory, reserve_bytes
 
 from .trees import tree
 
@@ -49,6 +49,16 @@ def test_version_1_in_a_container_that_sees_its_own_group_as_the_top(tmp_path: P
         "sys/fs/cgroup/memory/memory.stat": f"total_inactive_file {100 * MEBIBYTE}\n",
     }
     assert read_memory(tree(tmp_path, files)) == Memory(total=1000 * MEBIBYTE, available=700 * MEBIBYTE)
+
+
+@pytest.mark.parametrize("line", ["4:memory:/box", "0::/box"])
+def test_a_limit_that_a_network_namespace_hides_is_told(tmp_path: Path, line: str) -> None:
+    """`ip netns exec` mounts /sys anew: the folder for the groups is empty then."""
+    root = tree(tmp_path, {"proc/self/cgroup": f"9:name=systemd:/session\n2:cpu,cpuacct:/\n{line}\n"})
+    (root / "sys/fs/cgroup").mkdir(parents=True)
+    assert "/box" in hidden_limit(root)
+    (root / "sys/fs/cgroup/memory").mkdir()
+    assert hidden_limit(root) == ""
 
 
 def test_version_1_without_a_limit(tmp_path: Path) -> None:
