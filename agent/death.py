@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 _LOG_LINES = 40
+_CAN_T_GO_ON = "the worker can't go on: "
+_WHAT_TO_DO = "what to do: "
 # What torch, Python and the C library print when an allocation fails.
 _OUT_OF_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory", "out of memory", "std::bad_alloc")
 
@@ -45,12 +47,14 @@ class Remains:
     return_code: as subprocess gives it, a negative signal number where a signal ended it.
     out_of_memory_kills: how many processes the kernel killed for lack of memory while it lived.
     log_tail: the end of what it wrote to stdout and stderr. process_id: while it lived.
+    killed_by_agent: it had closed its side of the pipe, or sent what nobody understands, and did not end by itself.
     """
 
     process_id: int
     return_code: int
     out_of_memory_kills: int = 0
     log_tail: str = ""
+    killed_by_agent: bool = False
 
 
 def explain_death(remains: Remains, *, device: str) -> EdgeswarmError:
@@ -65,8 +69,29 @@ def explain_death(remains: Remains, *, device: str) -> EdgeswarmError:
     )
 
 
+def last_words(error: EdgeswarmError) -> str:
+    """What a worker writes to its log when it ends by itself for a reason that it knows; `explain_death` reads it."""
+    return f"{_CAN_T_GO_ON}{error.message}\n{_WHAT_TO_DO}{error.remedy}"
+
+
+def _known_reason(log_tail: str) -> tuple[str, str] | None:
+    lines = log_tail.rstrip().splitlines()[-2:]
+    if len(lines) != 2 or not lines[0].startswith(_CAN_T_GO_ON) or not lines[1].startswith(_WHAT_TO_DO):
+        return None
+    return lines[0].removeprefix(_CAN_T_GO_ON).rstrip("."), lines[1].removeprefix(_WHAT_TO_DO)
+
+
 def _reason(remains: Remains) -> tuple[str, str]:
     code = remains.return_code
+    known = _known_reason(remains.log_tail)
+    if known is not None:
+        return known
+    if code == -signal.SIGKILL and remains.killed_by_agent:
+        last = _last_line(remains.log_tail)
+        return (
+            f"it stopped talking to the agent{f', after: {last}' if last else ''}",
+            "Look at the lines of its log below.",
+        )
     if code == -signal.SIGKILL and remains.out_of_memory_kills:
         return "the kernel killed it, out of memory (SIGKILL)", _NO_MEMORY_REMEDY
     if code in (-signal.SIGABRT, -signal.SIGSEGV) and _says_out_of_memory(remains.log_tail):

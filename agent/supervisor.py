@@ -124,6 +124,7 @@ class WorkerProcess:
         self._progress: tuple[float, worker_pb2.WorkerEvent] | None = None
         self._end: EdgeswarmError | None = None
         self._kill_reason: str | None = None
+        self._broke_off = False
         self._hello = threading.Event()
         self._hello_event: worker_pb2.WorkerHello | None = None
         self._gone = threading.Event()
@@ -289,6 +290,7 @@ class WorkerProcess:
             # Nothing that it says can be understood from here on. Its own mistake, or it died inside a message.
             pass
         if not self._gone.wait(_DRAIN_SECONDS):
+            self._broke_off = True
             self._signal(signal.SIGKILL)
 
     def _take(self, event: worker_pb2.WorkerEvent) -> None:
@@ -328,6 +330,7 @@ class WorkerProcess:
             return_code=return_code,
             out_of_memory_kills=max(0, oom_kills() - self._oom_kills_before),
             log_tail=self._log.tail,
+            killed_by_agent=self._broke_off,
         )
         with self._lock:
             killed = self._kill_reason is not None

@@ -26,17 +26,9 @@ from edgeswarm.model.layer_graph import TensorSpec
 from edgeswarm.snapshot import LayerState, pack_values
 from edgeswarm.wire.tensor_file import write_tensors
 
+from .output_folder import check_output_is_free
+
 OPTIMIZER_FORMAT = "edgeswarm-optimizer/1"
-
-
-def check_output_is_free(folder: Path) -> None:
-    """Raises EdgeswarmError (OUTPUT_EXISTS) where something of that name exists."""
-    if folder.exists() or folder.is_symlink():
-        raise EdgeswarmError(
-            ErrorCode.OUTPUT_EXISTS,
-            f"{folder} exists already.",
-            "Choose another folder with --output, or move that one away.",
-        )
 
 
 def write_result(

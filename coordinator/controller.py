@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from edgeswarm.config import Folders, join_host_and_port
-from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.samples import SampleOrder
@@ -30,6 +29,7 @@ from .job_run import JobRun
 from .job_state import Phase
 from .metrics import metrics_document
 from .options import DiscoveryOptions, TrainOptions
+from .output_folder import check_output_can_be_made
 from .plan_by_hand import fitted, read_plan
 
 __all__ = ["DiscoveryOptions", "TrainOptions", "TrainResult", "list_devices", "make_plan_for_job", "train"]
@@ -85,13 +85,7 @@ def train(
     EdgeswarmError (INTERRUPTED, exit code 130) is raised, as it is on KeyboardInterrupt.
     Raises EdgeswarmError for everything that goes wrong; the first error is the one that is told.
     """
-    folder = options.result_folder
-    if folder.exists():
-        raise EdgeswarmError(
-            ErrorCode.OUTPUT_EXISTS,
-            f"{folder} exists already.",
-            "Choose another folder with --output, or move that one away.",
-        )
+    check_output_can_be_made(options.result_folder)
     by_hand = read_plan(options.plan_path) if options.plan_path is not None else None
     with running_command(options.job_name, folders=folders, listener=listener, cancel=cancel) as command:
         return _train(command, options, by_hand)

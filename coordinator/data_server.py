@@ -28,7 +28,7 @@ from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import layer_file_name
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
-from edgeswarm.wire.fetch import FETCH_LAYER, FETCH_SAMPLES, SamplePart, serve_blob, serve_file
+from edgeswarm.wire.fetch import FETCH_LAYER, FETCH_SAMPLES, SamplePart, announce_bytes, serve_blob, serve_file
 from edgeswarm.wire.tensor_samples import encode_items
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
@@ -53,7 +53,7 @@ class DataServer:
             for method, function in ((FETCH_SAMPLES, self.fetch_samples), (FETCH_LAYER, self.fetch_layer))
         ]
 
-    def fetch_samples(self, data: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
+    def fetch_samples(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """FetchSamplesRequest -> the bytes of `encode_items`."""
         request = data_pb2.FetchSamplesRequest.FromString(data)
         self._check_job(request.job)
@@ -65,9 +65,10 @@ class DataServer:
             encoded = encode_items(items, SamplePart(int(request.part)))
         except EdgeswarmError as error:
             raise self._naming_the_item(items, indices, error) from error
+        announce_bytes(context, len(encoded))
         yield from serve_blob(encoded)
 
-    def fetch_layer(self, data: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
+    def fetch_layer(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """FetchLayerRequest -> the layer's file as the coordinator wrote it."""
         request = data_pb2.FetchLayerRequest.FromString(data)
         self._check_job(request.job)
@@ -79,6 +80,7 @@ class DataServer:
                 "it has the layers of round 0.",
                 "Start the job again.",
             )
+        announce_bytes(context, path.stat().st_size)
         yield from serve_file(path)
 
     def _check_job(self, job: agent_pb2.JobReference) -> None:
@@ -127,7 +129,21 @@ def open_dataset(settings: DataServiceSettings) -> tuple[Dataset, int]:
 
 
 def serve(settings: DataServiceSettings, *, answer: TextIO, life: TextIO) -> int:
-    """Serve until `life` ends; write the one line of JSON to `answer`. Returns the exit code."""
+    """Serve until `life` ends; write the one line of JSON to `answer`. Returns the exit code.
+
+    The process leaves where `life` ends before it serves: the user's code may be opening the data set for minutes.
+    """
+    over = threading.Event()
+    serving = threading.Event()
+
+    def wait_for_the_end() -> None:
+        while life.read(4096):
+            pass
+        if not serving.is_set():
+            os._exit(0)
+        over.set()
+
+    threading.Thread(target=wait_for_the_end, name="life", daemon=True).start()
     try:
         identity = Identity.load(Path(settings.identity_folder), role=Role.OPERATOR)
         dataset, length = open_dataset(settings)
@@ -139,9 +155,9 @@ def serve(settings: DataServiceSettings, *, answer: TextIO, life: TextIO) -> int
     except EdgeswarmError as error:
         print(json.dumps({"error": error.to_json()}), file=answer, flush=True)
         return int(error.exit_code)
+    serving.set()
     print(json.dumps({"port": port, "dataset_length": length}), file=answer, flush=True)
-    while life.read(4096):
-        pass
+    over.wait()
     server.stop(grace=0.5).wait(1.0)
     return 0
 

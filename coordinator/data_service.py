@@ -57,6 +57,7 @@ class DataServiceProcess:
         self._owns_log = log_path is None
         self._process: subprocess.Popen[str] | None = None
         self._answer: queue.Queue[str] = queue.Queue()
+        self._answered = threading.Event()
 
     def start(self) -> None:
         """Start it and return at once: what it imports and opens takes seconds, in which other things can be done."""
@@ -113,6 +114,8 @@ class DataServiceProcess:
                 process.stdin.close()
             except BrokenPipeError:
                 pass  # it is gone already
+            if not self._answered.is_set():
+                process.terminate()  # it looks at its stdin only once it serves
             for end in (process.terminate, process.kill):
                 try:
                     process.wait(STOP_SECONDS)
@@ -127,7 +130,9 @@ class DataServiceProcess:
         assert self._process is not None
         assert self._process.stdout is not None
         with self._process.stdout as stdout:
-            self._answer.put(stdout.readline())
+            line = stdout.readline()
+        self._answered.set()
+        self._answer.put(line)
 
     def _died(self) -> EdgeswarmError:
         assert self._process is not None

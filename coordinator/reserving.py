@@ -23,6 +23,7 @@ from .supervision import Supervision
 LEASE_SECONDS = 2.0  # after our end or a cut network an agent frees itself
 _RESERVE_SECONDS = 10.0
 _FREE_SECONDS = 4.0
+_FREE_LOST_SECONDS = 0.3  # nobody waits for an answer of a device that is known to be gone
 
 
 class Devices:
@@ -102,12 +103,13 @@ class Devices:
         ]
         self._held.difference_update(held)
         for node_id, task in zip(held, tasks, strict=True):
+            lost = node_id in self._supervision.state.lost
             try:
-                error = task.result(_FREE_SECONDS)
+                error = task.result(_FREE_LOST_SECONDS if lost else _FREE_SECONDS)
             except TimeoutError as late:
                 error = EdgeswarmError(ErrorCode.DEVICE_UNREACHABLE, f"{late}.")
-            # Stale: it is free of us already. Lost: that is told as the error itself.
-            known = error is None or error.code is ErrorCode.STALE_CALL or node_id in self._supervision.state.lost
+            # Stale, or busy with another job: it is free of us already. Lost: that is told as the error itself.
+            known = error is None or error.code in (ErrorCode.STALE_CALL, ErrorCode.DEVICE_BUSY) or lost
             if error is not None and not known:
                 self._progress.warn(f"{node_id} could not be freed ({error.message}); it frees itself in a few seconds.")
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
+from edgeswarm.errors import EdgeswarmError
+
+from ..death import last_words
 from ..pipe import MessagePipe
 
 
@@ -22,13 +26,18 @@ def main() -> None:
     events = os.fdopen(arguments.events_fd, "wb", buffering=0)
     from .main import Worker
 
-    Worker(
-        MessagePipe(commands, events),
-        identity_folder=arguments.identity,
-        listen=arguments.listen,
-        slow_down=arguments.slow_down,
-        threads=arguments.threads,
-    ).run()
+    try:
+        worker = Worker(
+            MessagePipe(commands, events),
+            identity_folder=arguments.identity,
+            listen=arguments.listen,
+            slow_down=arguments.slow_down,
+            threads=arguments.threads,
+        )
+    except EdgeswarmError as error:
+        print(last_words(error), file=sys.stderr, flush=True)
+        os._exit(1)  # an orderly end of torch and gRPC takes longer than the agent waits
+    worker.run()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,12 @@
 
 def main() -> None:
     """The entry point; leaves by SystemExit with one of the exit codes of `edgeswarm.errors.ExitCode`."""
-    from .app import edgeswarm
+    try:
+        from .app import edgeswarm
+    except KeyboardInterrupt:  # Ctrl-C before there is anybody who would report it
+        import sys
+
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(130)
 
     edgeswarm.main(prog_name="edgeswarm")

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from edgeswarm.errors import ErrorCode
-from edgeswarm_agent.death import Remains, explain_death
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm_agent.death import Remains, explain_death, last_words
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 3, in step\nValueError: 3 is not 4\n'
 ALLOCATOR = "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory\n"
@@ -18,6 +18,7 @@ ALLOCATOR = "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: 
     [
         (Remains(7, -signal.SIGKILL, out_of_memory_kills=1), "out of memory (SIGKILL)", "--memory"),
         (Remains(7, -signal.SIGKILL), "somebody killed it", "dmesg"),
+        (Remains(7, -signal.SIGKILL, log_tail=TRACEBACK, killed_by_agent=True), "after: ValueError: 3 is not 4", "log below"),
         (Remains(7, -signal.SIGILL), "another processor (SIGILL)", "Install a PyTorch"),
         (Remains(7, -signal.SIGSEGV), "SIGSEGV", "log below"),
         (Remains(7, -signal.SIGABRT, log_tail="std::bad_alloc\n"), "out of memory (SIGABRT)", "--memory"),
@@ -48,3 +49,10 @@ def test_only_the_last_lines_of_a_long_log_are_shown() -> None:
     error = explain_death(Remains(7, 1, log_tail="".join(f"{line}\n" for line in range(500))), device="nano-1")
     assert error.detail.splitlines()[-1] == "499"
     assert len(error.detail.splitlines()) < 100
+
+
+def test_what_the_worker_itself_said_of_its_end_is_the_reason() -> None:
+    said = last_words(EdgeswarmError(ErrorCode.PORT_IN_USE, "Port 7601 is taken.", "Choose another --worker-port."))
+    error = explain_death(Remains(7, 1, log_tail=f"loading\n{said}\n"), device="nano-1")
+    assert error.message == "The worker on nano-1 (process 7) died: Port 7601 is taken."
+    assert error.remedy == "Choose another --worker-port."

@@ -88,7 +88,7 @@ def test_progress_is_the_latest_report_and_goes_on_by_our_clock(start: Start) ->
         ("no-module", "ModuleNotFoundError"),
         ("SIGILL", "(SIGILL)"),
         ("SIGKILL", "(SIGKILL)"),
-        ("garbage", "(SIGKILL)"),
+        ("garbage", "stopped talking to the agent"),
     ],
 )
 def test_a_death_is_explained_to_who_waits_and_to_the_callback(start: Start, mode: str, expected: str) -> None:

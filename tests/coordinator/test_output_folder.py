@@ -1,0 +1,30 @@
+"""The output folder: refused before the training where it could not be written after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm_coordinator.output_folder import check_output_can_be_made
+
+
+def test_a_new_folder_below_new_folders_can_be_made_and_is_not_made_yet(tmp_path: Path) -> None:
+    check_output_can_be_made(tmp_path / "runs" / "first")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_exists_is_refused_even_a_link_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for taken in (tmp_path, tmp_path / "link"):
+        with pytest.raises(EdgeswarmError, match="exists already") as caught:
+            check_output_can_be_made(taken)
+        assert caught.value.code is ErrorCode.OUTPUT_EXISTS
+
+
+def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EdgeswarmError, match=r"file is not a folder\.") as caught:
+        check_output_can_be_made(tmp_path / "file" / "result")
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED
