@@ -20,11 +20,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## install, then train on three agents of this machine
 	$(BIN)/edgeswarm demo
 
-test: $(INSTALLED) ## all tests: unit first, then those with real processes
-	$(BIN)/pytest -q tests
+test: unit ## all tests: unit first, then those with real processes
+	$(BIN)/pytest -q tests -m 'e2e or root'
 
-unit: $(INSTALLED) ## the quick tests alone (no agents)
-	$(BIN)/pytest -q tests -m 'not e2e and not root'
+unit: $(INSTALLED) ## the quick tests alone (no jobs over agents)
+	$(BIN)/pytest -q -n 2 tests -m 'not e2e and not root'
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -15,10 +15,10 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from edgeswarm.bundle import unpack_bundle
+from edgeswarm.bundle import DEFAULT_LIMITS, unpack_bundle
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
-LARGEST_BUNDLE_BYTES = 256 * 1024 * 1024
+LARGEST_BUNDLE_BYTES = DEFAULT_LIMITS.total_bytes + 16 * 1024**2  # and the archive's own headers
 KEPT_BUNDLES = 5
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

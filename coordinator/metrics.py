@@ -64,6 +64,7 @@ def metrics_document(
                     "parameter_bytes": reply.parameter_bytes,
                     "peak_memory_bytes": reply.peak_memory_bytes,
                     "base_bytes": reply.base_bytes,
+                    "fetch_peak_memory_bytes": reply.fetch_peak_memory_bytes,
                 }
                 for device, reply in prepared.items()
             },

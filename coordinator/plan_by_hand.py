@@ -31,6 +31,10 @@ def read_plan(path: Path) -> Plan:
 
 def with_node_ids(plan: Plan, node_ids: Mapping[str, str]) -> Plan:
     """The plan with its devices' names replaced by node ids."""
+    predicted = plan.predicted
+    if predicted is not None:
+        memory_bytes = {node_ids.get(name, name): size for name, size in predicted.memory_bytes.items()}
+        predicted = replace(predicted, memory_bytes=memory_bytes)
     return replace(
         plan,
         stages=tuple(
@@ -38,8 +42,9 @@ def with_node_ids(plan: Plan, node_ids: Mapping[str, str]) -> Plan:
             for stage in plan.stages
         ),
         backup={stage: node_ids[name] for stage, name in plan.backup.items()},
-        predicted=None,
+        predicted=predicted,
     )
+
 
 def fitted(by_hand: Plan, *, node_ids: Sequence[str], layer_graph: LayerGraph, batch_size: int) -> Plan:
     """The plan with node ids for names, checked against the job and the devices at hand.

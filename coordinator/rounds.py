@@ -48,6 +48,7 @@ class RoundCollector:
         self._epoch = epoch
         self._next = first_round
         self._reports: dict[int, dict[str, agent_pb2.RoundReport]] = {}
+        self._newest: dict[str, int] = {}
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_ROUNDS)
 
     @property
@@ -56,13 +57,20 @@ class RoundCollector:
         return self._next
 
     def add(self, device: str, report: agent_pb2.RoundReport) -> list[RoundDone]:
-        """The rounds that are done with this report, in order. Reports of another epoch and repeated ones change nothing."""
+        """The rounds that are done with this report, in order. Reports of another epoch and repeated ones change nothing.
+
+        A device reports its rounds in order, but one that could not tell them for long has dropped the oldest: a round that
+        a device has passed without a report is passed over here, too.
+        """
         if report.epoch != self._epoch or report.round < self._next or device not in self._plan.devices:
             return []
         self._reports.setdefault(report.round, {}).setdefault(device, report)
+        self._newest[device] = max(report.round, self._newest.get(device, report.round))
         done = []
-        while len(self._reports.get(self._next, ())) == len(self._plan.devices):
-            done.append(self._round_done(self._next, self._reports.pop(self._next)))
+        while self._next <= min(self._newest.get(name, -1) for name in self._plan.devices):
+            reports = self._reports.pop(self._next, {})
+            if len(reports) == len(self._plan.devices):
+                done.append(self._round_done(self._next, reports))
             self._next += 1
         return done
 

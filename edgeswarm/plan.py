@@ -17,6 +17,7 @@ from typing import Any
 
 from .errors import EdgeswarmError, ErrorCode
 from .json_fields import Fields
+from .samples import micro_batch_sizes, split_micro_batch
 
 PLAN_FORMAT = "edgeswarm-plan/1"
 ONE_FORWARD_ONE_BACKWARD = "1f1b"
@@ -63,22 +64,6 @@ class Stage:
     def samples(self) -> int:
         """The sum of the shares: samples of a full micro-batch."""
         return sum(self.shares.values())
-
-    def intervals(self, samples: int | None = None) -> dict[str, tuple[int, int]]:
-        """The half-open interval of a micro-batch's samples that each device takes, in replica order.
-
-        samples: the size of the micro-batch where it is smaller than a full one. The intervals are then those of a full
-        one, cut off at its end: no device gets more than its share, and late replicas may be left without samples.
-        """
-        size = self.samples if samples is None else samples
-        if not 0 < size <= self.samples:
-            raise ValueError(f"a micro-batch of {size} samples does not fit shares of {self.samples}")
-        intervals: dict[str, tuple[int, int]] = {}
-        start = 0
-        for device, share in self.shares.items():
-            intervals[device] = (min(start, size), min(start + share, size))
-            start += share
-        return intervals
 
 
 @dataclass(frozen=True)
@@ -241,13 +226,16 @@ class Plan:
             )
         if least_batch is None:
             return
+        # As the workers split: by the whole model's least batch, so that neighbours know each other's intervals.
+        of_model = max(least_batch)
+        sizes = micro_batch_sizes(self.mini_batch, micro_batch=self.micro_batch, least_batch=of_model)
         for index, stage in enumerate(self.stages):
             least = max(least_batch[stage.first_layer : stage.end_layer])
-            for size in sorted(set(self.micro_batch_sizes()), reverse=True):
-                for device, (start, end) in stage.intervals(size).items():
-                    if 0 < end - start < least:
+            for size in sorted(set(sizes), reverse=True):
+                for device, interval in split_micro_batch(stage.shares, size, least_batch=of_model).items():
+                    if 0 < interval.size < least:
                         raise _invalid(
-                            f"In stage {index} {device} takes {end - start} of a micro-batch's {size} samples, "
+                            f"In stage {index} {device} takes {interval.size} of a micro-batch's {size} samples, "
                             f"but a layer of that stage needs at least {least} at once.",
                             "Give it more samples, or none.",
                         )

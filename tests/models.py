@@ -90,7 +90,8 @@ class _Attention(nn.Module):
     def __init__(self, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()
         self.heads, self.causal = heads, causal
-        self.qkv = nn.Linear(width, 3 * width)
+        # No bias: softmax cancels that of the keys, so that its gradient is noise, which Adam would turn into steps.
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.project = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor) -> Tensor:

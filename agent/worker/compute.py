@@ -3,13 +3,14 @@
     frames from upstream --> inputs --> [ stage ] --> outputs --> frames to downstream        (forward)
     frames to upstream <-- input gradients <-- [ stage ] <-- frames from downstream           (backward)
 
-Frames follow overlaps of sample intervals; a live value that a later stage needs is relayed like any other.
+Frames follow overlaps of sample intervals; a live value that a later stage needs is relayed like any other. Where there is
+no gradient to send back, an empty frame says so.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,8 +111,7 @@ class StageCompute:
             return ()
         return tuple(
             self._address(FrameKind.BACKWARD, action.micro_batch, index, peer, interval)
-            for index, value in enumerate(graph.outputs)
-            if value.requires_grad
+            for index in _answered(graph.outputs)
             for peer, interval in route.downstream
         )
 
@@ -158,7 +158,7 @@ class StageCompute:
                 FrameKind.FORWARD,
                 micro_batch,
                 values=self.module.graph.outputs,
-                tensors=outputs,
+                tensors=dict(enumerate(outputs)),
                 mine=route.interval,
                 peers=route.downstream,
             )
@@ -179,7 +179,7 @@ class StageCompute:
             ]
         else:
             tensors = [
-                self._gathered(FrameKind.FORWARD, micro_batch, index, peers=route.upstream)
+                self._gathered(micro_batch, index, peers=route.upstream)
                 for index in range(len(graph.inputs))
             ]
             for tensor, value in zip(tensors, graph.inputs, strict=True):
@@ -218,12 +218,11 @@ class StageCompute:
             if held.loss.requires_grad:
                 roots, gradients = [held.loss], [None]
         else:
-            for index, value in enumerate(graph.outputs):
-                if value.requires_grad:
-                    gradient = self._gathered(FrameKind.BACKWARD, micro_batch, index, peers=held.route.downstream)
-                    if held.outputs[index].requires_grad:
-                        roots.append(held.outputs[index])
-                        gradients.append(gradient)
+            for index in _answered(graph.outputs):
+                gradient = self._gathered_gradient(micro_batch, index, peers=held.route.downstream)
+                if gradient is not None and held.outputs[index].requires_grad:
+                    roots.append(held.outputs[index])
+                    gradients.append(gradient)
         with self.clock.part(BACKWARD):
             self.progress.set(f"backward of micro-batch {micro_batch}")
             self.switch.check()
@@ -232,15 +231,11 @@ class StageCompute:
                 torch.autograd.backward(roots, gradients)
             self._stretch(started)
         if not self.routes.is_first:
-            input_gradients = [
-                tensor.grad if tensor.grad is not None else torch.zeros_like(tensor) if value.requires_grad else None
-                for tensor, value in zip(held.inputs, graph.inputs, strict=True)
-            ]
             self._send(
                 FrameKind.BACKWARD,
                 micro_batch,
                 values=graph.inputs,
-                tensors=input_gradients,
+                tensors={index: held.inputs[index].grad for index in _answered(graph.inputs)},
                 mine=held.route.interval,
                 peers=held.route.upstream,
             )
@@ -256,49 +251,76 @@ class StageCompute:
         micro_batch: int,
         *,
         values: Sequence[LiveValue],
-        tensors: Sequence[torch.Tensor | None],
+        tensors: Mapping[int, torch.Tensor | None],
         mine: Interval,
         peers: Sequence[tuple[str, Interval]],
     ) -> None:
+        """Sends each peer its samples of these tensors (by the index of their value); an empty frame for None."""
         with self.clock.part(SEND):
-            for index, (value, tensor) in enumerate(zip(values, tensors, strict=True)):
-                if tensor is None:
-                    continue
+            for index, tensor in tensors.items():
                 for peer, interval in peers:
-                    part = tensor.detach()
-                    if interval != mine:
-                        part = part.narrow(value.batch_dim, interval.first - mine.first, interval.size)
+                    part = torch.empty(0) if tensor is None else tensor.detach()
+                    if tensor is not None and interval != mine:
+                        part = part.narrow(values[index].batch_dim, interval.first - mine.first, interval.size)
                     key = FrameKey(kind, self._round, micro_batch, index, interval.first, interval.end)
                     self.egress.send(peer, OutgoingFrame(key, part, epoch=self.epoch))
 
-    def _gathered(
-        self,
-        kind: FrameKind,
-        micro_batch: int,
-        index: int,
-        *,
-        peers: Sequence[tuple[str, Interval]],
-    ) -> torch.Tensor:
-        """A live value, or its gradient, put together from the frames of the peers that hold parts of it."""
-        graph = self.module.graph
-        value = (graph.inputs if kind is FrameKind.FORWARD else graph.outputs)[index]
+    def _gathered(self, micro_batch: int, index: int, *, peers: Sequence[tuple[str, Interval]]) -> torch.Tensor:
+        """A live value put together from the frames of the peers that hold parts of it."""
+        value = self.module.graph.inputs[index]
         parts = []
         for peer, interval in peers:
-            part = self.mailbox.take(self._address(kind, micro_batch, index, peer, interval))
-            if tuple(part.shape) != value.with_batch(interval.size) or dtype_name(part.dtype) != value.dtype:
-                raise EdgeswarmError(
-                    ErrorCode.WORKER_FAILED,
-                    f"{peer} sent {tuple(part.shape)} of {part.dtype} for {value.name}; "
-                    f"the plan says {value.with_batch(interval.size)} of {value.dtype}.",
-                )
-            parts.append(part)
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts, dim=value.batch_dim)
+            part = self.mailbox.take(self._address(FrameKind.FORWARD, micro_batch, index, peer, interval))
+            parts.append(_checked(part, value, interval, peer))
+        return self._joined(parts, value)
+
+    def _gathered_gradient(
+        self, micro_batch: int, index: int, *, peers: Sequence[tuple[str, Interval]]
+    ) -> torch.Tensor | None:
+        """The gradient of an output, likewise; None where none of the peers has one."""
+        value = self.module.graph.outputs[index]
+        parts: list[torch.Tensor | None] = []
+        for peer, interval in peers:
+            part = self.mailbox.take(self._address(FrameKind.BACKWARD, micro_batch, index, peer, interval))
+            parts.append(None if tuple(part.shape) == (0,) else _checked(part, value, interval, peer))
+        if all(part is None for part in parts):
+            return None
+        dtype = getattr(torch, value.dtype)
+        return self._joined(
+            [
+                torch.zeros(value.with_batch(interval.size), dtype=dtype) if part is None else part
+                for part, (_, interval) in zip(parts, peers, strict=True)
+            ],
+            value,
+        )
+
+    def _joined(self, parts: Sequence[torch.Tensor], value: LiveValue) -> torch.Tensor:
+        whole = parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=value.batch_dim)
         return whole.to(self.module.device)
 
     def _stretch(self, started_cpu_seconds: float) -> None:
         """Sleeps so long that the computing since then took `slow_down` times its CPU seconds."""
         if self.slow_down > 1.0:
             self.switch.sleep((self.slow_down - 1.0) * (time.thread_time() - started_cpu_seconds))
+
+
+def _answered(values: Sequence[LiveValue]) -> tuple[int, ...]:
+    """Which values of a cut get a frame back for each micro-batch: those with a gradient, else the first, an empty one.
+
+    A stage that got no answer (its parameters are frozen) would not be held back by anything: it would run ahead through
+    all rounds, and fill the memory of the next.
+    """
+    return tuple(index for index, value in enumerate(values) if value.requires_grad) or (0,)
+
+
+def _checked(part: torch.Tensor, value: LiveValue, interval: Interval, peer: str) -> torch.Tensor:
+    if tuple(part.shape) != value.with_batch(interval.size) or dtype_name(part.dtype) != value.dtype:
+        raise EdgeswarmError(
+            ErrorCode.WORKER_FAILED,
+            f"{peer} sent {tuple(part.shape)} of {part.dtype} for {value.name}; "
+            f"the plan says {value.with_batch(interval.size)} of {value.dtype}.",
+        )
+    return part
 
 
 def _to_device(value: Any, device: torch.device) -> Any:

@@ -90,7 +90,7 @@ class EgressScheduler:
                 queue.condition.wait()
             queue.writing = urgency
             frame = queue.frames[urgency][0]
-            # The copy of a chunk is made under the lock: 256 KiB take some 20 microseconds.
+            # The copy of a chunk is made under the lock: 512 KiB take some 40 microseconds.
             message = frame.next_chunk()
             if frame.is_done:
                 queue.frames[urgency].popleft()

@@ -51,6 +51,14 @@ class EpochSwitch:
     def halt(self) -> bool:
         return self.fail(HaltedError())
 
+    def end_with(self, met: BaseException) -> BaseException | None:
+        """Ends the epoch where it still runs; what there is to tell of its end, None where it was halted.
+
+        What a thread met may only follow from the first error: a feed that is closed says `halted` after a broken link, too.
+        """
+        self.fail(met)
+        return None if isinstance(self._error, HaltedError) else self._error
+
     def check(self) -> None:
         """Raises what ended the epoch; cheap enough to be called between layers."""
         if self._error is not None:

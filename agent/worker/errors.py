@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 
@@ -19,3 +22,9 @@ class LinkBrokenError(EdgeswarmError):
             f"Look whether {peer} is switched on and reachable, then start the job again.",
         )
         self.peer = peer
+
+
+def line_of(error: BaseException) -> str:
+    """` (job.py, line 12)`: where it was raised; empty where nothing tells."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

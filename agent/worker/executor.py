@@ -60,6 +60,7 @@ class StageExecutor:
         )
         self._merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
         not_counted = {tensor.name for tensor in tied if tensor.owner != routes.stage_index}
+        self._tied_names = [tensor.name for tensor in tied]
         self._counted_names = [name for name, _ in trainable if name not in not_counted]
         self._clock = compute.clock
         self._bytes_before = (0, 0)
@@ -113,15 +114,24 @@ class StageExecutor:
             policy.finished(action)
 
     def _reduce_statistics(self) -> tuple[float, float]:
-        """Loss sum and count, and the batch statistics, over all replicas; applies the batch statistics."""
-        totals = self._compute.totals
-        vector = self._merger.to_vector()
-        flat = torch.cat([torch.tensor([totals.loss_sum, totals.count], dtype=torch.float64), vector])
+        """Loss sum and count, the batch statistics, and which parameters got a gradient, over all replicas.
+
+        Applies the batch statistics.
+        """
+        totals, buckets = self._compute.totals, self.buckets
+        loss = torch.tensor([totals.loss_sum, totals.count], dtype=torch.float64)
+        touched = torch.tensor([name in buckets.touched for name in buckets.names], dtype=torch.float64)
+        flat = torch.cat([loss, touched, self._merger.to_vector()])
         self._reducer.reduce_last(flat)
         self._reducer.wait(with_last=True)
-        if vector.numel():
+        statistics_begin = LOSS_NUMBERS + len(buckets.names)
+        counts = flat[LOSS_NUMBERS:statistics_begin].tolist()
+        # Of a tied weight the other holders know; it is taken to have got one.
+        buckets.touched.update(name for name, count in zip(buckets.names, counts, strict=True) if count)
+        buckets.touched.update(self._tied_names)
+        if self._merger.elements:
             with self._clock.part(STEP):
-                self._merger.apply(flat[LOSS_NUMBERS:])
+                self._merger.apply(flat[statistics_begin:])
         return float(flat[0]), float(flat[1])
 
     def _agree(self, round_number: int, loss_count: float) -> Totals:

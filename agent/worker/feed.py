@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from edgeswarm.job import Job
 from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.tensor_samples import collate_items, part_of
 
-from .errors import HaltedError
+from .errors import HaltedError, line_of
 from .samples import Samples, SampleSource
 
 CLOSE_SECONDS = 2.0
@@ -53,7 +54,7 @@ class SampleFeed:
     """Fetches in a thread of its own what `requests` names, in that order, up to `ahead` micro-batches before its use.
 
     part: what `get` gives. With a transform whole samples are read all the same, since it takes and returns whole ones.
-    requests may be endless. `close` it: it has a thread.
+    requests may be endless. where: the device's name, for messages. `close` it: it has a thread.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class SampleFeed:
         part: SamplePart,
         requests: Iterator[FeedRequest],
         ahead: int = 4,
+        where: str = "this device",
     ) -> None:
         if ahead < 1:
             raise ValueError("ahead is at least 1 micro-batch")
@@ -74,6 +76,7 @@ class SampleFeed:
         self._part = part
         self._requests = requests
         self._ahead = ahead
+        self._where = where
         self._changed = threading.Condition()
         self._ready: dict[tuple[int, int], Batch] = {}
         self._pending: FeedRequest | None = None
@@ -186,8 +189,9 @@ class SampleFeed:
         except Exception as error:  # the user's code may raise anything
             raise EdgeswarmError(
                 ErrorCode.DATA_FAILED,
-                f"The job's transform failed on item {index}: {type(error).__name__}: {error}",
+                f"The job's transform failed on item {index} on {self._where}: {type(error).__name__}: {error}{line_of(error)}.",
                 "Correct the transform.",
+                detail="".join(traceback.format_exception(error)),
             ) from error
         return part_of(sample, self._part)
 

@@ -34,6 +34,8 @@ class GradientBuckets:
         self._bucket_of: dict[str, int] = {}
         self._views: dict[str, torch.Tensor] = {}
         self.flat: list[torch.Tensor] = []
+        # Parameters that got a gradient in this round. The others' zeros are no gradient: an optimizer leaves those alone.
+        self.touched: set[str] = set()
         members: list[tuple[str, torch.nn.Parameter]] = []
         for name, parameter in reversed(parameters):
             same_kind = not members or members[0][1].dtype == parameter.dtype
@@ -66,6 +68,8 @@ class GradientBuckets:
         return self._views[name]
 
     def zero(self) -> None:
+        """Begins a round."""
+        self.touched.clear()
         for flat in self.flat:
             flat.zero_()
 
@@ -166,6 +170,7 @@ class OverlappedReducer:
             self._thread.join(timeout=5)
 
     def _gradient_done(self, name: str) -> None:
+        self._buckets.touched.add(name)
         if self._armed:
             self._missing[self._buckets.bucket_of(name)].discard(name)
             self._release()

@@ -17,6 +17,7 @@ from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
+from .epoch_state import EpochSwitch
 from .step import StageOptimizer
 
 FETCH_TIMEOUT_SECONDS = 600.0
@@ -29,10 +30,11 @@ def fetch_layers(
     sources: Sequence[agent_pb2.LayerSource],
     *,
     round_number: int,
+    switch: EpochSwitch,
 ) -> dict[int, LayerState]:
     """The state of each layer at the beginning of a round, by layer; several layers at once.
 
-    Raises EdgeswarmError that names the holder which can't be reached or doesn't have the layer.
+    Raises EdgeswarmError that names the holder which can't be reached or doesn't have the layer, and what ended the epoch.
     """
     channels: dict[str, grpc.Channel] = {}
     for source in sources:
@@ -53,12 +55,20 @@ def fetch_layers(
             )
         return source.layer, state
 
+    def close() -> None:
+        for channel in channels.values():
+            channel.close()
+
+    # A halt doesn't wait for the rest of a large layer.
+    switch.on_thrown(close)
     try:
         with ThreadPoolExecutor(PARALLEL_FETCHES, thread_name_prefix="fetch") as pool:
             return dict(pool.map(fetch, sources))
+    except Exception:
+        switch.check()
+        raise
     finally:
-        for channel in channels.values():
-            channel.close()
+        close()
 
 
 def tensors_of(states: Mapping[int, LayerState]) -> dict[str, torch.Tensor]:
@@ -79,7 +89,11 @@ def load_optimizer_state(optimizer: StageOptimizer, module: StageModule, states:
         for name, values in state.optimizer.items():
             parameter = module.parameters[name]
             if values and parameter not in optimizer.optimizer.state:
-                optimizer.optimizer.state[parameter] = dict(values)
+                optimizer.optimizer.state[parameter] = {
+                    # As in torch's own load_state_dict: state goes to the parameter, the counter of steps stays here.
+                    key: value.to(parameter.device) if isinstance(value, torch.Tensor) and key != "step" else value
+                    for key, value in values.items()
+                }
         for group, saved in zip(optimizer.optimizer.param_groups, state.groups, strict=False):
             group.update(saved)
 
@@ -87,8 +101,9 @@ def load_optimizer_state(optimizer: StageOptimizer, module: StageModule, states:
 class LayerHolder:
     """Gives the state of this worker's layers as it is between two rounds."""
 
-    def __init__(self, module: StageModule, optimizer: StageOptimizer) -> None:
+    def __init__(self, module: StageModule, optimizer: StageOptimizer, *, job_id: str) -> None:
         self._module = module
+        self._job_id = job_id
         self._names_by_layer = {
             module.graph.first_layer + index: frozenset(names) for index, names in enumerate(module.graph.layer_tensors)
         }
@@ -96,7 +111,11 @@ class LayerHolder:
         self.round = 0
 
     def read(self, request: data_pb2.FetchLayerRequest) -> bytes:
-        """The bytes of one layer. Raises EdgeswarmError for a layer or a round that isn't here."""
+        """The bytes of one layer. Raises EdgeswarmError for a job, a layer or a round that isn't here."""
+        if request.job.job_id != self._job_id:
+            raise EdgeswarmError(
+                ErrorCode.STALE_CALL, f"this worker works for job {self._job_id}, not for {request.job.job_id}"
+            )
         names = self._names_by_layer.get(request.layer)
         if names is None or request.round != self.round:
             raise EdgeswarmError(

@@ -35,15 +35,15 @@ class OutboundLinks:
     def open(self, addresses: Mapping[str, str], *, timeout_seconds: float) -> None:
         """Opens a stream to every peer (node id to host:port) and returns when all are taken.
 
-        A peer that isn't in this epoch yet is asked again. Raises EdgeswarmError that names the peer which can't be reached.
+        A peer that isn't in this epoch yet is asked again, for as long as it says so: it may fetch more layers than this
+        worker. timeout_seconds: for one that doesn't answer. Raises EdgeswarmError that names the peer which can't be reached.
         """
-        deadline = time.monotonic() + timeout_seconds
         for peer in addresses:
             self._egress.open(peer)
         for peer, address in addresses.items():
             channel = secure_channel(address, identity=self._identity, node_id=peer)
             self._channels.append(channel)
-            self._open_stream(peer, channel, deadline)
+            self._open_stream(peer, channel, timeout_seconds)
 
     def close(self) -> None:
         """Ends all streams. Idempotent."""
@@ -52,7 +52,8 @@ class OutboundLinks:
         for channel in channels:
             channel.close()
 
-    def _open_stream(self, peer: str, channel: grpc.Channel, deadline: float) -> None:
+    def _open_stream(self, peer: str, channel: grpc.Channel, timeout_seconds: float) -> None:
+        deadline = time.monotonic() + timeout_seconds
         call_stream = raw_stream_unary(channel, "edgeswarm.wire.v1.Tensors", "Send")
         while True:
             self._switch.check()
@@ -64,7 +65,9 @@ class OutboundLinks:
                 return
             attempt.is_over = True
             self._egress.wake(peer)
-            if time.monotonic() > deadline or not _is_worth_a_retry(error):
+            if _says_not_yet(error):
+                deadline = time.monotonic() + timeout_seconds
+            elif time.monotonic() > deadline or error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise error_of_call(error, device=peer, doing="open its tensor stream") from error
             self._switch.sleep(RETRY_SECONDS)
 
@@ -100,8 +103,5 @@ class _Attempt:
         self.is_over = False
 
 
-def _is_worth_a_retry(error: grpc.RpcError) -> bool:
-    """`not yet`, and a worker that doesn't listen yet."""
-    if error.code() is grpc.StatusCode.UNAVAILABLE:
-        return True
+def _says_not_yet(error: grpc.RpcError) -> bool:
     return error.code() is grpc.StatusCode.FAILED_PRECONDITION and (error.details() or "").startswith(NOT_YET)

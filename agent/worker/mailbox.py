@@ -28,10 +28,13 @@ class Mailbox:
         self._arriving: dict[Address, IncomingFrame] = {}
         self._arrived: dict[Address, torch.Tensor] = {}
         self.received_bytes = 0
-        switch.on_thrown(self._wake_all)
+        switch.on_thrown(self._end)
 
-    def _wake_all(self) -> None:
+    def _end(self) -> None:
+        """Wakes whoever waits, and keeps nothing: the server knows this mailbox until the next epoch comes."""
         with self._condition:
+            self._arriving.clear()
+            self._arrived.clear()
             self._condition.notify_all()
 
     def deliver(self, sender: str, message: bytes) -> None:
@@ -45,8 +48,7 @@ class Mailbox:
         is_whole = frame.add(header, message)
         with self._condition:
             self.received_bytes += len(message)
-            if is_whole:
-                del self._arriving[address]
+            if is_whole and self._arriving.pop(address, None) is not None:
                 self._arrived[address] = frame.tensor()
                 self._condition.notify_all()
 

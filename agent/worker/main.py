@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job import user_error
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2
@@ -26,7 +27,7 @@ from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 from ..pipe import MessagePipe
 from ..profiler.profile import run_profile
 from .epoch_state import EpochSwitch
-from .errors import HaltedError, LinkBrokenError
+from .errors import HaltedError, LinkBrokenError, line_of
 from .executor import run_rounds
 from .memory import anonymous_bytes
 from .setup import StageEpoch, WorkerContext
@@ -49,7 +50,7 @@ class Worker:
         identity = Identity.load(identity_folder, role=Role.AGENT)
         self._pipe = pipe
         self._progress = Progress()
-        self._server = TensorServer(identity, address=listen)
+        self._server = _tensor_server(identity, listen)
         self._context = WorkerContext(
             identity=identity,
             device=identity.node_id,
@@ -60,8 +61,12 @@ class Worker:
         )
         self._commands: queue.SimpleQueue[worker_pb2.WorkerCommand] = queue.SimpleQueue()
         self._epoch: StageEpoch | None = None
+        self._job_folder: Path | None = None
         # What a halt ends: the epoch's switch, or the profile's.
         self._switch = EpochSwitch()
+        # Halts that came, and those whose turn in the queue has come; each is counted by one thread.
+        self._halts_read = 0
+        self._halts_done = 0
         self._next_round = 0
 
     def run(self) -> None:
@@ -89,6 +94,7 @@ class Worker:
     def _read_commands(self) -> None:
         while (command := self._pipe.receive(worker_pb2.WorkerCommand)) is not None:
             if command.HasField("halt"):
+                self._halts_read += 1
                 self._switch.halt()
             self._commands.put(command)
         # The daemon is gone: nobody is left to compute for.
@@ -133,7 +139,9 @@ class Worker:
         self._end_epoch()
         request = command.prepare.request
         epoch = StageEpoch(self._context, request, bundle_folder=Path(command.prepare.bundle_folder))
-        self._epoch, self._switch = epoch, epoch.switch
+        self._job_folder = Path(command.prepare.bundle_folder)
+        self._epoch = epoch
+        self._take_switch(epoch.switch)
         self._progress.epoch = request.job.epoch
         self._next_round = request.first_round
         try:
@@ -152,12 +160,10 @@ class Worker:
             run_rounds(
                 epoch.executor, command.start.first_round, command.start.end_round, finished=self._round_finished
             )
-        except HaltedError:
-            return
         except Exception as error:
-            # The switch's error came first; what the compute thread met may only follow from it.
-            self._fail(0, epoch.switch.error or error)
-            epoch.switch.fail(error)
+            cause = epoch.switch.end_with(error)
+            if cause is not None:
+                self._fail(0, cause)
             return
         epoch.holder.round = command.start.end_round
         self._server.hold_layers(epoch.holder.read)
@@ -168,12 +174,14 @@ class Worker:
         self._send(0, round=report)
 
     def _halt(self, command: worker_pb2.WorkerCommand) -> None:
+        self._halts_done += 1
         self._end_epoch()
         self._send(command.number, halted=worker_pb2.Halted(next_round=self._next_round))
 
     def _profile(self, command: worker_pb2.WorkerCommand) -> None:
         self._end_epoch()
-        self._switch = switch = EpochSwitch()
+        switch = EpochSwitch()
+        self._take_switch(switch)
         self._progress.set("profiling")
         base_bytes = anonymous_bytes()
         run_profile(
@@ -184,6 +192,12 @@ class Worker:
         )
         self._send(command.number, profiled=agent_pb2.ProcessCost(base_bytes=base_bytes))
 
+    def _take_switch(self, switch: EpochSwitch) -> None:
+        """From now on a halt throws this one; at once where it has come while this command waited in the queue."""
+        self._switch = switch
+        if self._halts_read > self._halts_done:
+            switch.halt()
+
     def _end_epoch(self) -> None:
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
@@ -193,7 +207,8 @@ class Worker:
 
     def _fail(self, number: int, error: BaseException) -> None:
         suspects = [error.peer] if isinstance(error, LinkBrokenError) else []
-        document = json.dumps(readable_error(error, self._context.device).to_json())
+        readable = readable_error(error, self._context.device, job_folder=self._job_folder)
+        document = json.dumps(readable.to_json())
         self._send(number, failure=agent_pb2.Failure(error_json=document, suspects=suspects))
 
     def _send(
@@ -230,6 +245,19 @@ class Worker:
             os._exit(0)
 
 
+def _tensor_server(identity: Identity, listen: str) -> TensorServer:
+    try:
+        return TensorServer(identity, address=listen)
+    except EdgeswarmError as error:
+        if error.code is not ErrorCode.PORT_IN_USE:
+            raise
+        raise EdgeswarmError(
+            ErrorCode.PORT_IN_USE,
+            f"another program listens on {listen}, the worker's port.",
+            "End that program, or start the agent there with another --worker-port.",
+        ) from error
+
+
 def _import_what_the_first_step_imports() -> None:
     """An optimizer's first step loads a second's worth of torch: now, while the coordinator still exports and plans."""
     parameter = torch.nn.Parameter(torch.zeros(1))
@@ -237,15 +265,21 @@ def _import_what_the_first_step_imports() -> None:
     torch.optim.SGD([parameter], lr=0.1).step()
 
 
-def readable_error(error: BaseException, device: str) -> EdgeswarmError:
-    """What went wrong as a person reads it; the user's code may raise anything."""
+def readable_error(error: BaseException, device: str, *, job_folder: Path | None = None) -> EdgeswarmError:
+    """What went wrong as a person reads it; the user's code may raise anything.
+
+    job_folder: with the job's files here; what comes out of them is told with their file and line.
+    """
     if isinstance(error, EdgeswarmError):
         return error
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    if job_folder is not None:
+        folder = job_folder.resolve()
+        if any(Path(frame.filename).is_relative_to(folder) for frame in frames):
+            return user_error(error, folder, where=device, doing="running the job")
     return EdgeswarmError(
         ErrorCode.WORKER_FAILED,
-        f"The worker on {device} failed: {type(error).__name__}: {error}{where}.",
+        f"The worker on {device} failed: {type(error).__name__}: {error}{line_of(error)}.",
         "The lines below show where; if it is your job's code, correct it there.",
         detail="".join(traceback.format_exception(error)),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 from pathlib import Path
 
 _STATUS = Path("/proc/self/status")
@@ -42,7 +41,6 @@ def reset_peak() -> None:
 
 def give_back_free_memory() -> None:
     """Returns what the allocator keeps but doesn't use to the system (glibc only)."""
-    name = ctypes.util.find_library("c")
-    trim = getattr(ctypes.CDLL(name), "malloc_trim", None) if name else None
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.fetch import FETCH_SAMPLES, SamplePart, fetch_blob
 from edgeswarm.wire.tensor_samples import SampleBlock, collate_items, collate_rows, decode_blocks, part_of
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
+
+from .errors import line_of
 
 FETCH_TIMEOUT_SECONDS = 120.0
 CACHE_BYTES = 256 * 1024**2
@@ -51,10 +54,11 @@ class SampleSource(Protocol):
 
 
 class LocalSamples:
-    """The data set as this device opened it itself."""
+    """The data set as this device opened it itself. where: the device's name, for messages."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, *, where: str = "this device") -> None:
         self._dataset = dataset
+        self._where = where
 
     def read(self, indices: Sequence[int], part: SamplePart) -> Samples:
         values = {}
@@ -66,8 +70,10 @@ class LocalSamples:
             except Exception as error:  # the user's code may raise anything
                 raise EdgeswarmError(
                     ErrorCode.DATA_FAILED,
-                    f"Item {index} of the dataset can't be read: {type(error).__name__}: {error}",
-                    "Correct the job's dataset, or the files that it reads on this device.",
+                    f"Item {index} of the dataset can't be read on {self._where}: "
+                    f"{type(error).__name__}: {error}{line_of(error)}.",
+                    "Correct the job's dataset, or the files that it reads there.",
+                    detail="".join(traceback.format_exception(error)),
                 ) from error
         return PlainSamples(values)
 

@@ -6,6 +6,7 @@ load job -> build stage <- fetch layers -> open links -> rehearse -> ready
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import threading
 import time
@@ -35,7 +36,7 @@ from .feed import FeedRequest, SampleFeed
 from .layers import LayerHolder, fetch_layers, load_optimizer_state, tensors_of
 from .links import OutboundLinks
 from .mailbox import Mailbox
-from .memory import anonymous_bytes, give_back_free_memory
+from .memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
 from .rehearsal import rehearse
 from .samples import LocalSamples, SampleSource, ServedSamples
 from .tensor_server import InboundEpoch, TensorServer
@@ -88,6 +89,8 @@ class StageEpoch:
         request, context = self._request, self._context
         settings = request.training
         base_bytes = anonymous_bytes()
+        reset_peak()
+        self.switch.check()
         with self._timed("load job"):
             job = load_job(self._bundle_folder, settings.job_file, where=context.device)
             plan = Plan.from_json(json.loads(request.plan_json))
@@ -96,10 +99,13 @@ class StageEpoch:
         routes = Routes(plan, context.device, least_batch=max(1, settings.least_batch))
         order = SampleOrder(settings.dataset_length, settings.batch_size, settings.seed)
         with self._timed("fetch layers"):
-            states = fetch_layers(context.identity, request.job, request.sources, round_number=request.first_round)
+            states = fetch_layers(
+                context.identity, request.job, request.sources, round_number=request.first_round, switch=self.switch
+            )
             self.switch.check()
         with self._timed("build stage"):
             module = StageModule(graph, tensors_of(states), device=context.accelerator)
+        fetch_peak_memory_bytes = peak_anonymous_bytes()
         self.parameter_bytes = sum(p.numel() * p.element_size() for p in module.parameters.values())
         mailbox = Mailbox(self.switch, epoch=request.job.epoch)
         egress = EgressScheduler(self.switch)
@@ -121,20 +127,23 @@ class StageEpoch:
             slow_down=context.slow_down,
         )
         group = ReplicaGroup(routes.replicas, context.device, epoch=request.job.epoch, egress=egress, mailbox=mailbox)
-        self._executor = StageExecutor(
-            module=module,
-            job=job,
-            compute=compute,
-            routes=routes,
-            group=group,
-            tied=tied,
-            order=order,
-            loss_counts=settings.loss_counts,
-        )
-        self._stack.callback(self._executor.close)
-        load_optimizer_state(self._executor.optimizer, module, states)
-        self._holder = LayerHolder(module, self._executor.optimizer)
+        with self._timed("build optimizer"):
+            self._executor = StageExecutor(
+                module=module,
+                job=job,
+                compute=compute,
+                routes=routes,
+                group=group,
+                tied=tied,
+                order=order,
+                loss_counts=settings.loss_counts,
+            )
+            self._stack.callback(self._executor.close)
+            load_optimizer_state(self._executor.optimizer, module, states)
+        self._holder = LayerHolder(module, self._executor.optimizer, job_id=request.job.job_id)
         del states
+        # What fetching left behind as the layers grew is no part of the peak.
+        give_back_free_memory()
         with self._timed("rehearse"):
             self.peak_memory_bytes = rehearse(
                 module,
@@ -149,6 +158,7 @@ class StageEpoch:
             peak_memory_bytes=self.peak_memory_bytes,
             seconds=self.seconds,
             base_bytes=base_bytes,
+            fetch_peak_memory_bytes=fetch_peak_memory_bytes,
         )
 
     def close(self) -> None:
@@ -158,6 +168,10 @@ class StageEpoch:
         self._stack.close()
         self._executor = None
         self._holder = None
+        if self.switch.error is not None:
+            # Its frames hold the stage and what was in flight, and the switch outlives both.
+            self.switch.error.__traceback__ = None
+        gc.collect()
         give_back_free_memory()
 
     @contextlib.contextmanager
@@ -210,6 +224,7 @@ class StageEpoch:
             part=part,
             requests=feed_requests(routes, order, self._request.first_round, settings.epochs * order.rounds_per_epoch),
             ahead=FEED_AHEAD,
+            where=self._context.device,
         )
         self._stack.callback(feed.close)
         # Closing waits for the feed's thread; whoever throws the switch shall not.
@@ -219,7 +234,7 @@ class StageEpoch:
     def _sample_source(self, job: Job) -> SampleSource:
         settings = self._request.training
         if settings.data_mode != SERVED:
-            return LocalSamples(job.dataset())
+            return LocalSamples(job.dataset(), where=self._context.device)
         service = settings.data_service
         channel: grpc.Channel = secure_channel(
             service.address, identity=self._context.identity, node_id=service.node_id

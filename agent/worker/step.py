@@ -126,6 +126,7 @@ class StageOptimizer:
     def __init__(self, job: Job, parameters: Sequence[tuple[str, torch.nn.Parameter]]) -> None:
         self._schedule = job.learning_rate_schedule
         self._clip = job.clip_gradient_norm
+        self._parameters = tuple(parameters)
         self.optimizer = job.optimizer(list(parameters)) if parameters else None
         if self.optimizer is not None:
             for group in self.optimizer.param_groups:
@@ -156,5 +157,16 @@ class StageOptimizer:
             if self._schedule is not None:
                 for group in self.optimizer.param_groups:
                     group["lr"] = group["initial_lr"] * self._schedule(round_number)
-            self.optimizer.step()
+            self._step_where_there_is_a_gradient(self.optimizer, buckets)
         return norm
+
+    def _step_where_there_is_a_gradient(self, optimizer: torch.optim.Optimizer, buckets: GradientBuckets) -> None:
+        """As plain PyTorch, which leaves a parameter without a gradient alone: no weight decay, no state."""
+        untouched = [(name, parameter) for name, parameter in self._parameters if name not in buckets.touched]
+        for _, parameter in untouched:
+            parameter.grad = None
+        try:
+            optimizer.step()
+        finally:
+            for name, parameter in untouched:
+                parameter.grad = buckets.gradient(name)

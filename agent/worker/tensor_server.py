@@ -17,7 +17,7 @@ from edgeswarm.wire.channel import (
     raw_unary_stream_handler,
     secure_server,
 )
-from edgeswarm.wire.fetch import serve_blob
+from edgeswarm.wire.fetch import announce_bytes, serve_blob
 from edgeswarm.wire.v1 import data_pb2
 
 from .epoch_state import EpochSwitch
@@ -89,6 +89,8 @@ class TensorServer:
         context.send_initial_metadata((TAKEN,))
         try:
             for message in messages:
+                if inbound.switch.is_thrown:
+                    return b""  # nobody takes anything any more
                 inbound.mailbox.deliver(sender, message)
         except grpc.RpcError:
             inbound.switch.fail(LinkBrokenError(sender, "its stream ended"))
@@ -96,6 +98,10 @@ class TensorServer:
             inbound.switch.fail(
                 EdgeswarmError(ErrorCode.WORKER_FAILED, f"{sender} sent what its plan does not say: {error}.")
             )
+        except Exception as error:
+            # No memory for a frame, say: whoever waits for it shall know why it doesn't come.
+            inbound.switch.fail(error)
+            raise
         else:
             inbound.switch.fail(LinkBrokenError(sender, "it closed its stream"))
         return b""
@@ -113,9 +119,11 @@ class TensorServer:
             raise EdgeswarmError(ErrorCode.STALE_CALL, f"the plan has no stream from {sender} to this device")
         return inbound
 
-    def _fetch(self, request: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
+    def _fetch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with self._lock:
             read_layer = self._read_layer
         if read_layer is None:
             raise EdgeswarmError(ErrorCode.STALE_CALL, "this worker holds no finished state now")
-        yield from serve_blob(read_layer(data_pb2.FetchLayerRequest.FromString(request)))
+        layer = read_layer(data_pb2.FetchLayerRequest.FromString(request))
+        announce_bytes(context, len(layer))
+        yield from serve_blob(layer)

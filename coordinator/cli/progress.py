@@ -95,7 +95,8 @@ class Progress:
             self._line(f"warning: {event.message}")
         elif isinstance(event, DevicesFound):
             names = ", ".join(device.node_id for device in event.devices)
-            self._line(f"  {len(event.devices)} devices ({_FOUND_BY[event.how]}): {names}")
+            count = len(event.devices)
+            self._line(f"  {count} device{'' if count == 1 else 's'} ({_FOUND_BY[event.how]}): {names}")
         elif isinstance(event, ModelReady):
             size = readable_bytes(event.parameter_bytes)
             self._line(f"  model: {len(event.layer_names)} layers, {size} of parameters, {event.dtype}")

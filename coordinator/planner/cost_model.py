@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from edgeswarm.plan import Plan, Prediction, Stage, StagePrediction
 from edgeswarm.profile import PlanningInstance
+from edgeswarm.samples import overlaps, split_micro_batch
 
 
 class StepKind(enum.Enum):
@@ -118,12 +119,11 @@ def all_reduce_seconds(instance: PlanningInstance, stage: Stage) -> float:
 
 def pairs_in_use(sender: Stage, receiver: Stage) -> list[tuple[str, str]]:
     """The pairs of devices whose sample intervals overlap: those that exchange frames."""
-    receiving = receiver.intervals()
+    receiving = split_micro_batch(receiver.shares, receiver.samples)
     return [
         (a, b)
-        for a, (a_start, a_end) in sender.intervals().items()
-        for b, (b_start, b_end) in receiving.items()
-        if max(a_start, b_start) < min(a_end, b_end)
+        for a, interval in split_micro_batch(sender.shares, sender.samples).items()
+        for b, _ in overlaps(interval, receiving)
     ]
 
 

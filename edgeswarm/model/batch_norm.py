@@ -36,31 +36,42 @@ class BatchNormMerger:
     """Collects a round's statistics of one stage and applies them to its running buffers.
 
     buffers: the stage's, by original name; `apply` writes into them. The batch norms are those of the stage's graph, in order.
+    All of them lie side by side, so that a model with many costs a few operations and not a few for each:
+
+        | n of each batch norm | n_i m_i of every channel | n_i (v_i + m_i^2) of every channel |
     """
 
     def __init__(self, batch_norms: Sequence[BatchNorm], buffers: Mapping[str, torch.Tensor]) -> None:
         self._batch_norms = tuple(batch_norms)
         self._buffers = buffers
-        self._offsets: dict[str, int] = {}
-        self.elements = 0
-        for batch_norm in self._batch_norms:
-            self._offsets[batch_norm.name] = self.elements
-            self.elements += 1 + 2 * batch_norm.channels
+        self._channels = [batch_norm.channels for batch_norm in self._batch_norms]
+        self._sizes = [len(self._channels), sum(self._channels), sum(self._channels)]
+        self._owners = torch.arange(len(self._channels)).repeat_interleave(
+            torch.tensor(self._channels, dtype=torch.int64)
+        )
+        self.elements = sum(self._sizes)
         self._sums = torch.zeros(self.elements, dtype=torch.float64)
-        self._by_name = {batch_norm.name: batch_norm for batch_norm in self._batch_norms}
 
     def add(self, statistics: Iterable[BatchStatistics]) -> None:
-        """Adds the statistics of one micro-batch."""
-        for seen in statistics:
-            batch_norm = self._by_name[seen.name]
-            mean = seen.mean.to("cpu", torch.float64) - self._shift(batch_norm)
-            # One element has no unbiased variance (0 / 0): its own variance is 0.
-            unbiased = seen.variance_unbiased.to("cpu", torch.float64)
-            variance = unbiased * ((seen.count - 1) / seen.count) if seen.count > 1 else torch.zeros_like(unbiased)
-            count, means, squares = self._parts(self._sums, batch_norm)
-            count += seen.count
-            means += seen.count * mean
-            squares += seen.count * (variance + mean * mean)
+        """Adds the statistics of one micro-batch: of all batch norms in order, or none.
+
+        Raises ValueError for those of another stage.
+        """
+        seen = list(statistics)
+        if not seen:
+            return
+        if [one.name for one in seen] != [batch_norm.name for batch_norm in self._batch_norms]:
+            raise ValueError("the statistics are not those of this stage's batch norms, in order")
+        counts = torch.tensor([one.count for one in seen], dtype=torch.float64)
+        count = counts[self._owners]
+        mean = _side_by_side([one.mean for one in seen]) - self._shift()
+        # One element has no unbiased variance (0 / 0): its own variance is 0.
+        unbiased = _side_by_side([one.variance_unbiased for one in seen])
+        variance = torch.where(count > 1, unbiased * ((count - 1) / count), 0.0)
+        all_counts, means, squares = torch.split(self._sums, self._sizes)
+        all_counts += counts
+        means += count * mean
+        squares += count * (variance + mean * mean)
 
     def to_vector(self) -> torch.Tensor:
         """The sums since the last `apply`, flat float64 [elements] on the CPU: add those of the replicas together."""
@@ -70,14 +81,23 @@ class BatchNormMerger:
         """Moves the running buffers once by the group's summed vector, and starts the next round."""
         if vector.shape != (self.elements,) or vector.dtype != torch.float64:
             raise ValueError(f"the sums are {vector.dtype} {tuple(vector.shape)}; wanted float64 ({self.elements},)")
-        shifts = {batch_norm.running_mean: self._shift(batch_norm) for batch_norm in self._batch_norms}
-        for batch_norm in self._batch_norms:
-            count, means, squares = self._parts(vector, batch_norm)
-            samples = float(count)
+        if not self._batch_norms:
+            return
+        counts, means, squares = torch.split(vector, self._sizes)
+        count = counts.clamp_min(1)[self._owners]
+        centred = means / count
+        variance = (squares / count - centred * centred).clamp_min(0.0) * (count / (count - 1).clamp_min(1))
+        moves = zip(
+            self._batch_norms,
+            counts.tolist(),
+            torch.split(centred + self._shift(), self._channels),
+            torch.split(variance, self._channels),
+            strict=True,
+        )
+        # One after the other: a batch norm that is used twice moves its buffers twice.
+        for batch_norm, samples, new_mean, new_variance in moves:
             if samples > 0:
-                centred = means / samples
-                variance = (squares / samples - centred * centred).clamp_min(0.0) * (samples / max(samples - 1, 1))
-                self._move(batch_norm, centred + shifts[batch_norm.running_mean], variance)
+                self._move(batch_norm, new_mean, new_variance)
         self._sums.zero_()
 
     def _move(self, batch_norm: BatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None:
@@ -91,10 +111,11 @@ class BatchNormMerger:
             running = self._buffers[name]
             running.copy_((1 - momentum) * running.to("cpu", torch.float64) + momentum * new)
 
-    def _shift(self, batch_norm: BatchNorm) -> torch.Tensor:
-        return self._buffers[batch_norm.running_mean].to("cpu", torch.float64)
+    def _shift(self) -> torch.Tensor:
+        """The running means, which don't move within a round."""
+        return _side_by_side([self._buffers[batch_norm.running_mean] for batch_norm in self._batch_norms])
 
-    def _parts(self, vector: torch.Tensor, batch_norm: BatchNorm) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        start = self._offsets[batch_norm.name]
-        middle = start + 1 + batch_norm.channels
-        return vector[start : start + 1], vector[start + 1 : middle], vector[middle : middle + batch_norm.channels]
+
+def _side_by_side(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One flat float64 tensor on the CPU."""
+    return torch.cat(list(tensors)).to("cpu", torch.float64)

@@ -23,6 +23,7 @@ FETCH_LAYER = "/edgeswarm.wire.v1.Layers/Fetch"
 FETCH_SAMPLES = "/edgeswarm.wire.v1.Samples/Fetch"
 SEND_TENSORS = "/edgeswarm.wire.v1.Tensors/Send"
 
+BYTES_KEY = "edgeswarm-bytes"
 CHUNK_BYTES = 512 * 1024
 # More than the state of any layer that a small computer holds; less than what would end its memory by accident.
 LARGEST_BLOB_BYTES = 8 * 1024**3
@@ -47,6 +48,11 @@ def serve_blob(data: bytes | bytearray | memoryview, chunk_bytes: int = CHUNK_BY
     view = memoryview(data).cast("B")
     for start in range(0, len(view), chunk_bytes):
         yield bytes(view[start : start + chunk_bytes])
+
+
+def announce_bytes(context: grpc.ServicerContext, size: int) -> None:
+    """Says how long the answer will be, before it: the one who asks makes room once, and no copies as it grows."""
+    context.send_initial_metadata(((BYTES_KEY, str(size)),))
 
 
 def serve_file(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -77,17 +83,30 @@ def fetch_blob(
     call = ask(request, timeout=timeout_seconds)
     if on_call is not None:
         on_call(call)
-    blob = bytearray()
+    announced = _announced_bytes(call)
+    blob = bytearray(min(announced, largest_bytes))
+    received = 0
     for chunk in call:
-        if len(blob) + len(chunk) > largest_bytes:
+        end = received + len(chunk)
+        if max(end, announced) > largest_bytes:
             call.cancel()
             raise EdgeswarmError(
                 ErrorCode.LINK_BROKEN,
                 f"The answer to {method} is larger than {largest_bytes} bytes; it was cut off.",
                 "Fetch fewer samples at once, or cut the model into smaller layers.",
             )
-        blob += chunk
+        blob[received:end] = chunk
+        received = end
+    del blob[received:]
     return blob
+
+
+def _announced_bytes(call: grpc.Call) -> int:
+    """What `announce_bytes` said; 0 where nothing was said, or the call failed."""
+    for key, value in call.initial_metadata() or ():
+        if key == BYTES_KEY and str(value).isdigit():
+            return int(value)
+    return 0
 
 
 def _serialize(message: Message) -> bytes:

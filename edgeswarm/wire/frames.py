@@ -9,7 +9,7 @@ What numbers mean for the kinds:
 
     kind         micro_batch   tensor_index      first_sample, end_sample
     FORWARD      index         live value        interval of samples within the micro-batch
-    BACKWARD     index         live value        interval of samples within the micro-batch
+    BACKWARD     index         live value        interval of samples within the micro-batch; shape (0) is: no gradient
     ALL_REDUCE   bucket        step of the ring  chunk of the ring, 0
     TIED         0: to the owner, 1: back   index of the tied tensor   stage, 0
     CONTROL      0: up, 1: down, 2: to the replicas   0   0, 0
@@ -25,7 +25,8 @@ from typing import NamedTuple
 
 MAX_DIMENSIONS = 8
 MAX_FRAME_BYTES = 1 << 32
-CHUNK_BYTES = 256 * 1024
+# Measured (bench/tensor_path.py): larger ones cost hardly less CPU, and hold up what is more urgent for longer.
+CHUNK_BYTES = 512 * 1024
 
 _HEADER = struct.Struct(f"<BBBxIIIIIIQQ{MAX_DIMENSIONS}q")
 HEADER_BYTES = _HEADER.size

@@ -57,6 +57,16 @@ def test_rounds_come_out_in_order_though_devices_run_ahead() -> None:
     assert gather.next_round == 3
 
 
+def test_a_round_whose_report_was_dropped_is_passed_over() -> None:
+    gather = collector()
+    for number in range(4):
+        gather.add("a", report(number))
+        gather.add("c", report(number))
+    assert gather.add("b", report(2, loss_sum=8.0))[0].round == 2  # 0 and 1 will never come
+    assert [done.round for done in gather.add("b", report(3, loss_sum=8.0))] == [3]
+    assert gather.next_round == 4
+
+
 def test_the_last_mini_batch_of_an_epoch_is_smaller() -> None:
     gather = collector()
     done = [entry for number in range(6) for device in "abc" for entry in gather.add(device, report(number, loss_sum=1.0))]

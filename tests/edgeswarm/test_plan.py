@@ -66,31 +66,16 @@ def test_json_gives_the_plan_back(plan: Plan) -> None:
     assert [stage.devices for stage in again.stages] == [stage.devices for stage in plan.stages]
 
 
-@given(plans())
-def test_intervals_cover_the_samples_in_replica_order(plan: Plan) -> None:
-    for stage in plan.stages:
-        for size in {*plan.micro_batch_sizes(), 1}:
-            intervals = stage.intervals(size)
-            assert list(intervals) == list(stage.devices)
-            assert [n for start, end in intervals.values() for n in range(start, end)] == list(range(size))
-            assert all(end - start <= stage.shares[name] for name, (start, end) in intervals.items())
-    assert sum(plan.micro_batch_sizes()) == plan.mini_batch
-
-
 def test_a_short_plan_written_by_hand() -> None:
     plan = Plan.from_json({**SHORT, "comment": "unknown keys are passed over"})
     assert plan.planner == "by hand"
     assert plan.predicted is None
     assert [stage.in_flight for stage in plan.stages] == [3, 1]
     assert plan.stages[0].devices == ("b", "a")
-    assert plan.stages[0].intervals() == {"b": (0, 5), "a": (5, 8)}
-    assert plan.stages[0].intervals(4) == {"b": (0, 4), "a": (4, 4)}
     assert (plan.mini_batch, plan.layer_count, plan.stage_of("a"), plan.stage_of("c")) == (16, 9, 0, 1)
     assert plan.devices == ("b", "a", "c")
     with pytest.raises(KeyError):
         plan.stage_of("d")
-    with pytest.raises(ValueError, match="9 samples"):
-        plan.stages[0].intervals(9)
 
 
 def changed(**changes: Any) -> dict[str, Any]:

@@ -355,7 +355,7 @@ class TrainingSettings(_message.Message):
     def __init__(self, bundle_sha256: _Optional[str] = ..., job_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., seed: _Optional[int] = ..., dataset_length: _Optional[int] = ..., data_mode: _Optional[str] = ..., data_service: _Optional[_Union[Peer, _Mapping]] = ..., loss_counts: bool = ..., least_batch: _Optional[int] = ...) -> None: ...
 
 class PrepareReply(_message.Message):
-    __slots__ = ("parameter_bytes", "peak_memory_bytes", "seconds", "base_bytes")
+    __slots__ = ("parameter_bytes", "peak_memory_bytes", "seconds", "base_bytes", "fetch_peak_memory_bytes")
     class SecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -367,11 +367,13 @@ class PrepareReply(_message.Message):
     PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     BASE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FETCH_PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     parameter_bytes: int
     peak_memory_bytes: int
     seconds: _containers.ScalarMap[str, float]
     base_bytes: int
-    def __init__(self, parameter_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., seconds: _Optional[_Mapping[str, float]] = ..., base_bytes: _Optional[int] = ...) -> None: ...
+    fetch_peak_memory_bytes: int
+    def __init__(self, parameter_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., seconds: _Optional[_Mapping[str, float]] = ..., base_bytes: _Optional[int] = ..., fetch_peak_memory_bytes: _Optional[int] = ...) -> None: ...
 
 class StartRequest(_message.Message):
     __slots__ = ("job", "first_round", "end_round")

@@ -28,3 +28,16 @@ def test_wake_ups_run_once_even_when_registered_late() -> None:
     assert woken == ["early", "late"]
     with pytest.raises(HaltedError):
         switch.check()
+
+
+def test_the_end_that_is_told_is_the_first_error_and_no_halt() -> None:
+    broken = EpochSwitch()
+    broken.fail(ValueError("the link broke"))
+    told = broken.end_with(HaltedError())  # from a feed, which is closed for any reason
+    assert isinstance(told, ValueError)
+    own = EpochSwitch()
+    assert isinstance(own.end_with(TypeError()), TypeError)
+    assert own.is_thrown
+    halted = EpochSwitch()
+    halted.halt()
+    assert halted.end_with(ValueError("the link broke, since the others were halted too")) is None

@@ -37,6 +37,29 @@ def test_a_stream_of_an_epoch_to_come_is_tried_again(tmp_path: Path) -> None:
         assert torch.equal(b.mailbox.take(("a-000001", KEY)), torch.ones(3))
 
 
+def test_a_peer_that_says_not_yet_is_waited_for_beyond_the_time_for_silence(tmp_path: Path) -> None:
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"], opened=False) as lan:
+        a, b = lan.ends["a-000001"], lan.ends["b-000002"]
+        threading.Timer(1.0, lambda: b.open_epoch(["a-000001"])).start()
+        a.links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=0.3)
+
+
+def test_an_epoch_that_is_over_keeps_no_frames(tmp_path: Path) -> None:
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
+        lan.connect()
+        a, b = lan.ends["a-000001"], lan.ends["b-000002"]
+        a.egress.send("b-000002", OutgoingFrame(KEY, torch.ones(3), epoch=1))
+        address = ("a-000001", KEY)
+        b.mailbox.wait_any([(address,)])
+        b.switch.halt()
+        assert not b.mailbox.has_all([address])
+        # What still comes is not kept, and ends the stream.
+        a.egress.send("b-000002", OutgoingFrame(KEY, torch.ones(3), epoch=1))
+        with pytest.raises(LinkBrokenError, match="b-000002"):
+            a.mailbox.take(("b-000002", KEY))
+        assert not b.mailbox.has_all([address])
+
+
 def test_streams_that_the_plan_lacks_or_of_an_epoch_that_is_over_are_refused(tmp_path: Path) -> None:
     with Lan(tmp_path / "ca", ["a-000001", "b-000002"], opened=False) as lan:
         a, b = lan.ends["a-000001"], lan.ends["b-000002"]

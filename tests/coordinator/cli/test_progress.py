@@ -137,7 +137,7 @@ def test_every_kind_of_event_is_shown() -> None:
         "find devices",
         "1.2 s  three answered",
         "warning: the clock of nano-1 is 9 s ahead",
-        "1 devices (found by mDNS): nano-1-0a4f22",
+        "1 device (found by mDNS): nano-1-0a4f22",
         "2 layers, 4.0 MiB of parameters, float32",
         "measuring 3/12 stem on nano-1",
         "184 rounds in 17.0 s, last loss 0.0123",

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm.job import Job
+from edgeswarm.model.export import export_model
+from edgeswarm.model.stage import StageModule
+from edgeswarm.security.authority import CertificateAuthority
+from edgeswarm.security.certificates import Role
+from edgeswarm.snapshot import LayerState, unpack_layer
+from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
+from edgeswarm_agent.worker.epoch_state import EpochSwitch
+from edgeswarm_agent.worker.errors import HaltedError
+from edgeswarm_agent.worker.gradients import GradientBuckets
+from edgeswarm_agent.worker.layers import LayerHolder, fetch_layers, load_optimizer_state, tensors_of
+from edgeswarm_agent.worker.step import StageOptimizer
+
+Optimizer = Callable[[Sequence[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
+
+
+def two_groups(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    weights = [parameter for name, parameter in named if name.endswith("weight")]
+    others = [parameter for name, parameter in named if not name.endswith("weight")]
+    return torch.optim.AdamW([{"params": weights, "lr": 0.02}, {"params": others, "weight_decay": 0.0}], lr=0.01)
+
+
+def momentum(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    return torch.optim.SGD([parameter for _, parameter in named], lr=0.01, momentum=0.9)
+
+
+class Worker:
+    """A stage with its optimizer, as a worker has it between two rounds."""
+
+    def __init__(self, optimizer: Optimizer, states: dict[int, LayerState] | None = None) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+        graph = export_model(model, (torch.zeros(4, 6),)).layer_graph
+        self.layers = len(graph.layers)
+        tensors = tensors_of(states) if states is not None else dict(model.named_parameters())
+        self.module = StageModule(graph.stage(0, self.layers), tensors)
+        job = Job(
+            model=lambda: model,
+            dataset=lambda: [],
+            loss=lambda output, targets: output,
+            optimizer=optimizer,
+            batch_size=4,
+            learning_rate_schedule=lambda number: 1 / (1 + number),
+        )
+        self.parameters = self.module.named_parameters_in_order()
+        self.buckets = GradientBuckets(self.parameters)
+        self.optimizer = StageOptimizer(job, self.parameters)
+        if states is not None:
+            load_optimizer_state(self.optimizer, self.module, states)
+        self.holder = LayerHolder(self.module, self.optimizer, job_id="job-1")
+
+    def run_round(self, number: int) -> None:
+        self.buckets.zero()
+        inputs = torch.randn(4, 6, generator=torch.Generator().manual_seed(number))
+        torch.autograd.backward([self.module.forward(4, [inputs], draw=None)[0].square().sum()])
+        self.buckets.touched.update(self.buckets.names)
+        self.optimizer.step(self.buckets, count=4.0, sum_of_squares=None, round_number=number)
+        self.holder.round = number + 1
+
+    def states(self) -> dict[int, LayerState]:
+        return {layer: unpack_layer(self.holder.read(self.request(layer))) for layer in range(self.layers)}
+
+    def request(self, layer: int, *, job_id: str = "job-1") -> data_pb2.FetchLayerRequest:
+        job = agent_pb2.JobReference(job_id=job_id)
+        return data_pb2.FetchLayerRequest(job=job, layer=layer, round=self.holder.round)
+
+
+@pytest.mark.parametrize("optimizer", [two_groups, momentum])
+def test_a_worker_goes_on_from_the_layers_of_another_with_the_same_bits(optimizer: Optimizer) -> None:
+    whole = Worker(optimizer)
+    for number in range(3):
+        whole.run_round(number)
+    second = Worker(optimizer, whole.states())
+    for number in range(3, 6):
+        whole.run_round(number)
+        second.run_round(number)
+    for (name, one), (_, other) in zip(whole.parameters, second.parameters, strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_layers_are_given_to_their_own_job_alone() -> None:
+    worker = Worker(momentum)
+    with pytest.raises(EdgeswarmError, match="works for job job-1, not for job-2"):
+        worker.holder.read(worker.request(0, job_id="job-2"))
+    with pytest.raises(EdgeswarmError, match="not layer 9"):
+        worker.holder.read(worker.request(9))
+
+
+def test_a_halt_ends_a_fetch_that_hangs(tmp_path: Path) -> None:
+    authority = CertificateAuthority.create(tmp_path / "ca")
+    asked, over = threading.Event(), threading.Event()
+
+    def hang(_: bytes, __: object) -> Iterator[bytes]:
+        asked.set()
+        over.wait(30)
+        yield b""
+
+    server, port = secure_server(
+        authority.issue(node_id="b-000002", role=Role.AGENT),
+        address="127.0.0.1:0",
+        workers=8,
+        handlers=[raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(hang)})],
+    )
+    server.start()
+    switch = EpochSwitch()
+    threading.Thread(target=lambda: asked.wait(30) and switch.halt()).start()
+    sources = [agent_pb2.LayerSource(layer=n, node_id="b-000002", address=f"127.0.0.1:{port}") for n in range(6)]
+    identity = authority.issue(node_id="a-000001", role=Role.AGENT)
+    with pytest.raises(HaltedError):
+        fetch_layers(identity, agent_pb2.JobReference(job_id="job-1"), sources, round_number=0, switch=switch)
+    over.set()
+    server.stop(grace=0).wait(5)

@@ -1,0 +1,37 @@
+"""The real worker process, by the pipe that the daemon has to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm.wire.v1 import agent_pb2, worker_pb2
+from edgeswarm_agent.supervisor import WorkerProcess, WorkerSettings
+
+from ..processes import Cluster
+
+
+def test_a_halt_ends_what_came_before_it_though_it_had_not_begun(tmp_path: Path) -> None:
+    identity, folders = Cluster.create(tmp_path).agent("nano-1")
+    settings = WorkerSettings(
+        device=identity.node_id,
+        identity_folder=folders.agent_dir,
+        listen="127.0.0.1:0",
+        log_path=tmp_path / "worker.log",
+    )
+    worker = WorkerProcess(settings, on_event=lambda event: None, on_death=lambda error: None)
+    try:
+        # Sent before torch is imported: they wait in the queue, and the halt is read before the prepare begins.
+        request = agent_pb2.PrepareRequest(job=agent_pb2.JobReference(job_id="job-1", term=1, epoch=1))
+        prepare = worker.send(worker_pb2.WorkerCommand(prepare=worker_pb2.PrepareCommand(request=request)))
+        halt = worker.send(worker_pb2.WorkerCommand(halt=agent_pb2.HaltRequest()))
+        with pytest.raises(EdgeswarmError, match="the epoch was halted"):
+            prepare.next(60)
+        assert halt.next(60).HasField("halted")
+        # A later one is not halted: it fails for what it lacks.
+        with pytest.raises(EdgeswarmError, match=r"[Jj]ob|folder|file"):
+            worker.request(worker_pb2.WorkerCommand(prepare=worker_pb2.PrepareCommand(request=request)), 60)
+    finally:
+        worker.kill("the test is over")
