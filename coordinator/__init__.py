@@ -1,0 +1,6 @@
+"""What decides: the `edgeswarm` command, the planner, the controller of a job."""
+
+import os
+
+# gRPC's core writes a line of its own for every handshake that fails; what matters of it reaches a person as an error.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
