@@ -28,6 +28,7 @@ unit: $(INSTALLED) ## the quick tests alone (no jobs over agents)
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	@mkdir -p .links && ln -sfn ../agent .links/edgeswarm_agent && ln -sfn ../coordinator .links/edgeswarm_coordinator
 	$(BIN)/mypy -p edgeswarm -p edgeswarm_agent -p edgeswarm_coordinator -p tests -p bench
 

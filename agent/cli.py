@@ -18,9 +18,10 @@ import edgeswarm
 from edgeswarm.cli_errors import ErrorReportingGroup, debug_option, json_option
 from edgeswarm.config import HOME_VARIABLE, AgentSettings, Folders, host_and_port, load_agent_settings
 from edgeswarm.errors import EdgeswarmError, ErrorCode, ExitCode
+from edgeswarm.security.identity import FILE_NAME as IDENTITY_FILE
 from edgeswarm.security.join import DEFAULT_JOIN_PORT
 from edgeswarm.security.join import join as join_cluster
-from edgeswarm.security.node_id import load_or_create_node_id
+from edgeswarm.security.node_id import forget_node_id, load_or_create_node_id
 from edgeswarm.security.token import Token
 
 from .daemon import Daemon
@@ -87,7 +88,7 @@ def _settings(folders: Folders, flags: dict[str, Any]) -> AgentSettings:
     return load_agent_settings(flags=flags, file=folders.settings_file)
 
 
-@click.group(cls=ErrorReportingGroup, log_folder=_log_folder)
+@click.group(cls=ErrorReportingGroup, log_folder=_log_folder, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(edgeswarm.__version__, prog_name="edgeswarm-agent")
 def cli() -> None:
     """Lets this device take part in training.
@@ -102,7 +103,14 @@ def cli() -> None:
 @json_option("--json-ready", help_text="print one JSON line when ready: node_id, address, port")
 @debug_option
 def run(as_json: bool, **flags: Any) -> None:
-    """Waits for a coordinator, until it is stopped by SIGTERM or Ctrl-C."""
+    """Waits for a coordinator, until it is stopped by SIGTERM or Ctrl-C.
+
+    \b
+    Examples:
+      edgeswarm-agent run
+      edgeswarm-agent run --memory 2GiB --threads 2
+      edgeswarm-agent run --port 7700 --interface eth0
+    """
     stop = _StopSignal()
     folders = Folders.find()
     settings = _settings(folders, flags)
@@ -136,7 +144,12 @@ def run(as_json: bool, **flags: Any) -> None:
 @json_option()
 @debug_option
 def join(host: str, token: str, name: str | None, as_json: bool) -> None:
-    """Joins the cluster of TOKEN, which `edgeswarm token create` on HOST[:PORT] has printed."""
+    """Joins the cluster of TOKEN, which `edgeswarm token create` on HOST[:PORT] has printed.
+
+    \b
+    Example:
+      edgeswarm-agent join 192.168.1.5 ES1...
+    """
     folders = Folders.find()
     settings = load_agent_settings(flags={"name": name} if name else {}, file=folders.settings_file)
     parsed = Token.parse(token)
@@ -144,12 +157,18 @@ def join(host: str, token: str, name: str | None, as_json: bool) -> None:
         address, port = host_and_port(host, default_port=DEFAULT_JOIN_PORT)
     except ValueError as error:
         raise EdgeswarmError(ErrorCode.CONFIG, f"{error}.", "Give HOST or HOST:PORT.") from error
+    joined_before = (folders.agent_dir / IDENTITY_FILE).exists()
+    if name and not joined_before:
+        # An attempt that failed, or `run`, has chosen a name that no cluster knows: the one asked for now counts.
+        forget_node_id(folders.agent_dir)
     node_id = load_or_create_node_id(folders.agent_dir, name=settings.name)
     identity = join_cluster(address, port, token=parsed, identity_folder=folders.agent_dir, node_id=node_id)
     if as_json:
         click.echo(json.dumps({"node_id": identity.node_id, "cluster": identity.cluster_fingerprint}))
     else:
         click.echo(f"joined as {identity.node_id} (cluster {identity.cluster_fingerprint[:16]})")
+        if name and joined_before:
+            click.echo(f"it joined earlier and keeps the name {identity.node_id}; --name counts once", err=True)
         click.echo("start the agent with `edgeswarm-agent run`", err=True)
 
 
@@ -160,7 +179,15 @@ def join(host: str, token: str, name: str | None, as_json: bool) -> None:
 @debug_option
 @click.pass_context
 def doctor(context: click.Context, /, as_json: bool, **flags: Any) -> None:
-    """Looks for what could keep this device from working. Exit code 1 where something does."""
+    """Looks for what could keep this device from working. Exit code 1 where something does.
+
+    Takes the options of `run`, to look for what would keep just that from working.
+
+    \b
+    Examples:
+      edgeswarm-agent doctor
+      edgeswarm-agent doctor --port 7700
+    """
     folders = Folders.find()
     settings = _settings(folders, flags)
     findings: list[Finding] = []

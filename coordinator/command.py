@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,8 @@ from .supervision import Supervision
 
 if TYPE_CHECKING:
     # What imports torch is loaded beside the search for devices, and not at all by `edgeswarm devices`.
+    from edgeswarm.job import Dataset
+
     from .preparation import LoadedJob, PreparedModel
 
 BUNDLE_SECONDS = 300.0
@@ -59,6 +62,15 @@ def new_job_id(name: str, *, now: datetime) -> str:
     """`<job name>-<UTC time>-<4 hex>`."""
     slug = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-") or "job"
     return f"{slug}-{now.strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(2)}"
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What goes on beside everything else, each after the one before it."""
+
+    loading: Task[LoadedJob]
+    opening: Task[Dataset]
+    exporting: Task[PreparedModel]
 
 
 class Command:
@@ -90,8 +102,8 @@ class Command:
     def reference(self, *, epoch: int) -> agent_pb2.JobReference:
         return agent_pb2.JobReference(job_id=self.job_id, term=self.term, epoch=epoch)
 
-    def start_preparation(self, options: TrainOptions) -> tuple[Task[LoadedJob], Task[PreparedModel]]:
-        """Load, then export, beside everything else."""
+    def start_preparation(self, options: TrainOptions) -> Preparation:
+        """Load the job, open its data set, export its model: in this order, beside everything else."""
 
         def load() -> LoadedJob:
             with self.progress.step(LOAD_JOB, str(options.job_path)):
@@ -103,23 +115,30 @@ class Command:
 
         loading = self.supervision.spawn(load, name="load job")
 
+        def open_dataset() -> Dataset:
+            from . import preparation
+
+            return preparation.open_dataset(loading.result())
+
+        opening = self.supervision.spawn(open_dataset, name="open the dataset")
+
         def prepare() -> PreparedModel:
-            loaded = loading.result()
+            loaded, dataset = loading.result(), opening.result()
             with self.progress.step(EXPORT_MODEL):
                 from . import preparation
 
-                prepared = preparation.prepare(loaded, snapshot_folder=self.snapshot_folder)
+                prepared = preparation.prepare(loaded, dataset, snapshot_folder=self.snapshot_folder)
             names = tuple(layer.name for layer in prepared.layer_graph.layers)
             self.progress.tell(ModelReady(names, prepared.parameter_bytes, prepared.dtype))
             return prepared
 
-        return loading, self.supervision.spawn(prepare, name="export model")
+        return Preparation(loading, opening, self.supervision.spawn(prepare, name="export model"))
 
-    def start_data_service(self, loading: Task[LoadedJob], listen_address: str) -> Task[DataServiceReady]:
+    def start_data_service(self, preparation: Preparation, listen_address: str) -> Task[DataServiceReady]:
         """Samples where served, and the layers of round 0."""
 
         def serve() -> DataServiceReady:
-            loaded = loading.result()
+            loaded = preparation.loading.result()
             settings = DataServiceSettings(
                 identity_folder=str(self.folders.operator_dir),
                 listen_address=join_host_and_port(listen_address, 0),
@@ -135,6 +154,7 @@ class Command:
                         raise EdgeswarmError(ErrorCode.INTERRUPTED, "Interrupted.")
                     self._data_service = service
                     service.start()
+                preparation.opening.result()  # a data set that downloads itself does so once, and here
                 ready = service.wait_ready()
             self.supervision.own_check = partial(_error_of, service.check)
             return ready
@@ -221,9 +241,7 @@ def running_command(
     name: str, *, folders: Folders | None, listener: Listener, cancel: threading.Event | None
 ) -> Iterator[Command]:
     """Around a command: whatever happens inside, nothing stays behind."""
-    command = Command(
-        name, folders=folders or Folders.find(), listener=listener, cancel=cancel or threading.Event()
-    )
+    command = Command(name, folders=folders or Folders.find(), listener=listener, cancel=cancel or threading.Event())
     reason = "the command failed"
     try:
         yield command

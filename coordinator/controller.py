@@ -1,4 +1,6 @@
-"""Runs one job from the user's file to the result: `train`; and its parts that stand alone: `list_devices`, `make_plan_for_job`.
+"""Runs one job from the user's file to the result: `train`.
+
+Its parts that stand alone are `list_devices` and `make_plan_for_job`. The way of a training:
 
     load job ── export ──────────────┐
         └─ data service ─────────────┼──────────────┐
@@ -66,10 +68,10 @@ def make_plan_for_job(
 ) -> tuple[Plan, PlanningInstance]:
     """`edgeswarm plan job.py`: exports, measures what isn't cached, plans, and frees the devices again."""
     with running_command(options.job_name, folders=folders, listener=listener, cancel=cancel) as command:
-        loading, preparing = command.start_preparation(options)
+        preparation = command.start_preparation(options)
         links = command.devices.find(options.discovery, wanted=options.discovery.devices)
-        (prepared,) = command.supervision.wait(preparing)
-        return command.plan(options, prepared, links, batch_size=loading.result().job.batch_size)
+        (prepared,) = command.supervision.wait(preparation.exporting)
+        return command.plan(options, prepared, links, batch_size=preparation.loading.result().job.batch_size)
 
 
 def train(
@@ -93,14 +95,15 @@ def train(
 
 def _train(command: Command, options: TrainOptions, by_hand: Plan | None) -> TrainResult:
     supervision, progress = command.supervision, command.progress
-    loading, preparing = command.start_preparation(options)
-    serving = command.start_data_service(loading, options.listen_address)
+    preparation = command.start_preparation(options)
+    serving = command.start_data_service(preparation, options.listen_address)
     wanted = by_hand.devices if by_hand is not None else options.discovery.devices
     links = command.devices.find(options.discovery, wanted=wanted)
     command.devices.reserve(links)
-    sending = command.send_bundle(loading, links)
-    (prepared,) = supervision.wait(preparing)
-    job, bundle = loading.result().job, loading.result().bundle
+    sending = command.send_bundle(preparation.loading, links)
+    (prepared,) = supervision.wait(preparation.exporting)
+    loaded = preparation.loading.result()
+    job, bundle = loaded.job, loaded.bundle
 
     if by_hand is None:
         plan, _ = command.plan(options, prepared, links, batch_size=job.batch_size)

@@ -118,9 +118,13 @@ class DataServer:
         return error
 
 
-def open_dataset(settings: DataServiceSettings) -> tuple[Dataset, int]:
-    """(data set, its length) of the user's job. Raises EdgeswarmError that names the user's line."""
+def open_dataset(settings: DataServiceSettings, may_open: threading.Event) -> tuple[Dataset, int]:
+    """(data set, its length) of the user's job. Raises EdgeswarmError that names the user's line.
+
+    Loads the user's file at once, and opens the data set when it may.
+    """
     job = load_job(settings.job_folder, settings.job_file)
+    may_open.wait()
     try:
         dataset = job.dataset()
         return dataset, len(dataset)
@@ -131,12 +135,16 @@ def open_dataset(settings: DataServiceSettings) -> tuple[Dataset, int]:
 def serve(settings: DataServiceSettings, *, answer: TextIO, life: TextIO) -> int:
     """Serve until `life` ends; write the one line of JSON to `answer`. Returns the exit code.
 
-    The process leaves where `life` ends before it serves: the user's code may be opening the data set for minutes.
+    The first line of `life` says that the data set may be opened. The process leaves where `life` ends before it serves:
+    the user's code may be opening the data set for minutes.
     """
     over = threading.Event()
     serving = threading.Event()
+    may_open = threading.Event()
 
     def wait_for_the_end() -> None:
+        if life.readline():
+            may_open.set()
         while life.read(4096):
             pass
         if not serving.is_set():
@@ -146,7 +154,7 @@ def serve(settings: DataServiceSettings, *, answer: TextIO, life: TextIO) -> int
     threading.Thread(target=wait_for_the_end, name="life", daemon=True).start()
     try:
         identity = Identity.load(Path(settings.identity_folder), role=Role.OPERATOR)
-        dataset, length = open_dataset(settings)
+        dataset, length = open_dataset(settings, may_open)
         service = DataServer(settings, dataset, length)
         server, port = secure_server(
             identity, address=settings.listen_address, workers=SERVER_THREADS, handlers=service.handlers()

@@ -75,16 +75,16 @@ class DataServiceProcess:
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,  # Ctrl-C in the terminal is for the command, which then stops us in order
             )
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(asdict(self._settings)) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died at once; wait_ready says why
+        self._say(json.dumps(asdict(self._settings)))
         threading.Thread(target=self._read_answer, name="data-service-answer", daemon=True).start()
 
     def wait_ready(self, timeout_seconds: float = READY_SECONDS) -> DataServiceReady:
-        """Waits until it listens. Raises the EdgeswarmError that it reports, or DATA_FAILED where it died or hangs."""
+        """Lets it open the data set, and waits until it listens.
+
+        Call it when nobody else is opening the data set for the first time: one that downloads would do so twice at once.
+        Raises the EdgeswarmError that it reports, or DATA_FAILED where it died or hangs.
+        """
+        self._say("open")
         try:
             line = self._answer.get(timeout=timeout_seconds)
         except queue.Empty:
@@ -125,6 +125,15 @@ class DataServiceProcess:
             process.wait()
         if self._owns_log and self._log_path is not None:
             self._log_path.unlink(missing_ok=True)
+
+    def _say(self, line: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            pass  # it died, or was stopped; wait_ready says why
 
     def _read_answer(self) -> None:
         assert self._process is not None

@@ -122,7 +122,15 @@ class RoundParts:
 
     @property
     def add_up(self) -> float:
-        return self.forward + self.backward + self.send + sum(self.waiting.values()) + self.all_reduce + self.step + self.other
+        return (
+            self.forward
+            + self.backward
+            + self.send
+            + sum(self.waiting.values())
+            + self.all_reduce
+            + self.step
+            + self.other
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {

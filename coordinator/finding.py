@@ -1,4 +1,6 @@
-"""Finding the agents of our cluster: mDNS, addresses given by hand, addresses remembered; every address is dialed at once.
+"""Finding the agents of our cluster: mDNS, addresses given by hand, addresses remembered.
+
+Every address is dialed at once:
 
     by hand     host:port ── handshake tells the node id ─┐
     remembered  node id at host:port ─────────────────────┼── Describe ── sorted out ── AgentLinks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,8 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
     command line's. Raises EdgeswarmError (JOB_INVALID, JOB_FILE, DATA_FAILED) with a remedy.
     """
     if not isinstance(model, torch.nn.Module):
-        _invalid(f"model() returns a {type(model).__name__}, not a torch.nn.Module.", "Return the module.")
+        _invalid(f"model() returns {_a(type(model).__name__)}, not a torch.nn.Module.", "Return the module.")
+    _check_is_map_style(dataset)
     with _user_code(folder, "asking for the dataset's length"):
         length = len(dataset)
     if length < 1:
@@ -59,6 +60,7 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
         inputs, targets = sample_batch(job, dataset, rows=min(SAMPLE_ROWS, batch_size), folder=folder)
         loss_counts = _check_forward(job, model, inputs, targets, folder=folder)
         check_optimizer(job, model, folder=folder)
+        _check_learning_rate_schedule(job, folder=folder)
     return CheckedJob(loss_counts, length, inputs, targets)
 
 
@@ -72,26 +74,78 @@ def sample_batch(job: Job, dataset: Dataset, *, rows: int, folder: Path) -> tupl
             encode_items([item], SamplePart.BOTH)
         if job.transform is not None:
             with _user_code(folder, f"transforming item {index} of the dataset"):
-                item = part_of(job.transform(item, torch.Generator().manual_seed(index)), SamplePart.BOTH)
+                item = job.transform(item, torch.Generator().manual_seed(index))
+            if not isinstance(item, (tuple, list)) or len(item) != 2:
+                _invalid(
+                    f"transform(sample, generator) returns {_pair_or_what(item)}, not a pair (inputs, targets).",
+                    "Return both, the targets too where only the inputs change.",
+                )
+            item = part_of(item, SamplePart.BOTH)
         samples.append(item)
     inputs, targets = collate_items(samples)
     return inputs, targets
+
+
+def _check_is_map_style(dataset: Dataset) -> None:
+    """Whether it has a length and items by index; a DataLoader and an iterator have not."""
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        _invalid(
+            f"dataset() returns {_a(type(dataset).__name__)}, which has no length or no items by index.",
+            "Return an object with __len__ and __getitem__. edgeswarm shuffles and makes the batches: "
+            "instead of a DataLoader, give it the dataset that the DataLoader reads.",
+        )
+
+
+def _check_learning_rate_schedule(job: Job, *, folder: Path) -> None:
+    """Whether the schedule gives a number for the first round."""
+    if job.learning_rate_schedule is None:
+        return
+    with _user_code(folder, "asking the learning-rate schedule for round 0"):
+        factor = job.learning_rate_schedule(0)
+        number = float(factor) if hasattr(factor, "__float__") else math.nan  # numpy's and torch's numbers are welcome
+    if not math.isfinite(number):
+        shown = repr(factor) if isinstance(factor, (str, float, type(None))) else _a(type(factor).__name__)
+        _invalid(
+            f"learning_rate_schedule(0) returns {shown}, not a number.",
+            "Let it take the number of a round, from 0, and return the factor on the optimizer's learning rate.",
+        )
+
+
+def _pair_or_what(value: object) -> str:
+    return f"{len(value)} values" if isinstance(value, (tuple, list)) else _a(type(value).__name__)
+
+
+def _described(value: object) -> str:
+    """What a batch is made of, as `float32 [4, 1, 28, 28]`; a tuple, list or dict as one of its parts."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_described(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(_described(part) for part in value) + ")"
+    return type(value).__name__
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def _check_forward(job: Job, model: torch.nn.Module, inputs: Any, targets: Any, *, folder: Path) -> bool:
     """Model and loss on a small batch; whether the loss is (sum, count)."""
     args, kwargs = model_arguments(inputs)
     model.train()
-    with _user_code(folder, "running the model on a small batch"):
+    with _user_code(folder, f"running the model on inputs {_described(inputs)}"):
         output = model(*args, **kwargs)
-    with _user_code(folder, "running the loss on a small batch"):
+    with _user_code(folder, f"running the loss on output {_described(output)} and targets {_described(targets)}"):
         result = job.loss(output, targets)
     counts = isinstance(result, tuple)
     if counts and len(result) != 2:
         _invalid(f"The loss returns {len(result)} values.", "Return the mean over the rows, or (sum, count).")
     value, count = result if counts else (result, 1)
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
-        shape = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        shape = (
+            f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else _a(type(value).__name__)
+        )
         _invalid(
             f"The loss returns {shape}.", "Return one number as a tensor: the mean over the rows, or (sum, count)."
         )
@@ -123,7 +177,7 @@ def check_optimizer(job: Job, model: torch.nn.Module, *, folder: Path) -> torch.
     with _user_code(folder, "making the optimizer"):
         whole = job.optimizer(list(named))
     if not isinstance(whole, torch.optim.Optimizer):
-        _invalid(f"optimizer(...) returns a {type(whole).__name__}.", "Return a torch.optim.Optimizer.")
+        _invalid(f"optimizer(...) returns {_a(type(whole).__name__)}.", "Return a torch.optim.Optimizer.")
     if _needs_closure(whole):
         _invalid(
             f"{type(whole).__name__} computes the loss several times in one step, which a pipeline can't do.",
@@ -213,7 +267,7 @@ def _user_code(folder: Path, doing: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # it may raise anything
-        raise user_error(error, folder.resolve(), where="this machine", doing=doing) from error
+        raise user_error(error, folder, where="this machine", doing=doing) from error
 
 
 def _invalid(message: str, remedy: str) -> NoReturn:

@@ -83,22 +83,10 @@ class JobRun:
         deployment = make_deployment(self.wait_for_workers())
         with self._progress.step(PREPARE_WORKERS, f"on {', '.join(self._plan.devices)}"):
             self._supervision.begin(Phase.PREPARING, epoch=deployment.job.epoch)
-            tasks = {
-                device: self._supervision.spawn(
-                    partial(
-                        self._links[device].call,
-                        "Prepare",
-                        request,
-                        timeout_seconds=PREPARE_SECONDS,
-                        doing="prepare its worker",
-                    ),
-                    name=f"prepare {device}",
-                    device=device,
-                )
-                for device, request in deployment.requests().items()
-            }
-            replies = self._supervision.wait(*tasks.values())
-            self.prepared = dict(zip(tasks, replies, strict=True))
+            requests = deployment.requests()
+            self.prepared = self._call_each(
+                "Prepare", requests, timeout_seconds=PREPARE_SECONDS, doing="prepare its worker"
+            )
         return deployment
 
     def run(self, job: agent_pb2.JobReference) -> None:
@@ -109,21 +97,8 @@ class JobRun:
         request = agent_pb2.StartRequest(job=job, first_round=0, end_round=self._rounds)
         began = time.monotonic()
         with self._progress.step(TRAIN, f"{self._rounds} rounds"):
-            tasks = [
-                self._supervision.spawn(
-                    partial(
-                        self._links[device].call,
-                        "Start",
-                        request,
-                        timeout_seconds=START_SECONDS,
-                        doing="start the rounds",
-                    ),
-                    name=f"start {device}",
-                    device=device,
-                )
-                for device in self._plan.devices
-            ]
-            self._supervision.wait(*tasks)
+            requests = dict.fromkeys(self._plan.devices, request)
+            self._call_each("Start", requests, timeout_seconds=START_SECONDS, doing="start the rounds")
             self._supervision.wait_until(lambda: self._supervision.state.phase is Phase.GATHERING)
             assert collector.next_round == self._rounds, "a worker reports each round before it says that all are done"
             self.rounds_seconds = time.monotonic() - began
@@ -138,6 +113,20 @@ class JobRun:
         for stage_states in self._supervision.wait(*tasks):
             states.update(stage_states)
         return [states[layer] for layer in range(deployment.plan.layer_count)]
+
+    def _call_each(
+        self, method: str, requests: Mapping[str, Any], *, timeout_seconds: float, doing: str
+    ) -> dict[str, Any]:
+        """The replies by device, of calls to all of them at once. requests: by device."""
+        tasks = [
+            self._supervision.spawn(
+                partial(self._links[device].call, method, request, timeout_seconds=timeout_seconds, doing=doing),
+                name=f"{method} {device}",
+                device=device,
+            )
+            for device, request in requests.items()
+        ]
+        return dict(zip(requests, self._supervision.wait(*tasks), strict=True))
 
     def _collect(self, collector: RoundCollector, device: str, report: agent_pb2.RoundReport) -> None:
         for done in collector.add(device, report):

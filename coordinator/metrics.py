@@ -1,5 +1,7 @@
 """metrics.json: what a training was, in figures. Pure.
 
+The document has:
+
     rounds[]    loss, seconds, samples, the parts of it by device
     totals      rounds, samples, seconds, samples per second, final loss
     set_up      seconds until the first round, its steps, what each device's worker did to get ready

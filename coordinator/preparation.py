@@ -73,13 +73,12 @@ def load(path: Path, *, epochs: int | None = None, batch_size: int | None = None
     return LoadedJob(job, make_bundle(path, job.files), folder)
 
 
-def prepare(loaded: LoadedJob, *, snapshot_folder: Path) -> PreparedModel:
+def prepare(loaded: LoadedJob, dataset: Dataset, *, snapshot_folder: Path) -> PreparedModel:
     """Build the model under the job's seed, check the job, export it, and write the state of round 0 by layers.
 
     Raises EdgeswarmError: JOB_INVALID, JOB_FILE, DATA_FAILED, EXPORT_FAILED, OUTPUT_FAILED.
     """
     job, folder = loaded.job, loaded.folder
-    dataset = _dataset(loaded)
     # The same two lines in the user's own script give the same initial weights.
     torch.manual_seed(job.seed)
     try:
@@ -103,7 +102,8 @@ def prepare(loaded: LoadedJob, *, snapshot_folder: Path) -> PreparedModel:
     )
 
 
-def _dataset(loaded: LoadedJob) -> Dataset:
+def open_dataset(loaded: LoadedJob) -> Dataset:
+    """The job's data set, for the checks on this machine. Raises EdgeswarmError (JOB_FILE) naming the user's line."""
     try:
         return loaded.job.dataset()
     except Exception as error:  # the user's code may raise anything

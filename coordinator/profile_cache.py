@@ -104,25 +104,25 @@ class Profiles:
     def from_json(cls, document: object) -> Profiles:
         """Raises EdgeswarmError (INSTANCE_INVALID) naming the field."""
         fields = Fields.of(document, _invalid, what="a file of profiles")
-        fields.expect_format(FORMAT)
+        fields.expect_format(FORMAT, optional=True)
         profiles = cls()
         for path, entry in _leaves(fields.section("curves"), depth=3):
             try:
                 profiles.curves[path[0], path[1], path[2]] = Curve(
-                    batch_sizes=tuple(int(size) for size in entry.numbers("batch_sizes", least=1)),
-                    forward_seconds=entry.numbers("forward_seconds", least=0),
-                    backward_seconds=entry.numbers("backward_seconds", least=0),
-                    asked=entry.whole("asked", least=1),
+                    batch_sizes=tuple(int(size) for size in entry.numbers("batch_sizes", minimum=1)),
+                    forward_seconds=entry.numbers("forward_seconds", minimum=0),
+                    backward_seconds=entry.numbers("backward_seconds", minimum=0),
+                    asked=entry.integer("asked", minimum=1),
                 )
             except ValueError as error:
                 raise entry.error(str(error)) from None
         base_bytes = fields.section("base_bytes")
-        profiles.base_bytes = {key: base_bytes.whole(key, least=0) for key in base_bytes.names()}
+        profiles.base_bytes = {key: base_bytes.integer(key, minimum=0) for key in base_bytes.names()}
         for path, entry in _leaves(fields.section("links"), depth=2):
             profiles.links[path[0], path[1]] = Link(
-                bandwidth_bytes_per_second=entry.number("bandwidth_bytes_per_second", least=1),
-                latency_seconds=entry.number("latency_seconds", least=0),
-                measured_at=entry.number("measured_at", least=0),
+                bandwidth_bytes_per_second=entry.number("bandwidth_bytes_per_second", minimum=1),
+                latency_seconds=entry.number("latency_seconds", minimum=0),
+                measured_at=entry.number("measured_at", minimum=0),
             )
         return profiles
 

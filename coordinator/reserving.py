@@ -46,7 +46,9 @@ class Devices:
         self._open: dict[str, AgentLink] = {}
         self._held: set[str] = set()
 
-    def find(self, options: DiscoveryOptions, *, wanted: Sequence[str] = (), busy_too: bool = False) -> dict[str, AgentLink]:
+    def find(
+        self, options: DiscoveryOptions, *, wanted: Sequence[str] = (), busy_too: bool = False
+    ) -> dict[str, AgentLink]:
         """The devices that may be used, by node id. wanted: names or node ids that have to be among them, all for none.
 
         busy_too: those that another job holds count as well.
@@ -111,7 +113,9 @@ class Devices:
             # Stale, or busy with another job: it is free of us already. Lost: that is told as the error itself.
             known = error is None or error.code in (ErrorCode.STALE_CALL, ErrorCode.DEVICE_BUSY) or lost
             if error is not None and not known:
-                self._progress.warn(f"{node_id} could not be freed ({error.message}); it frees itself in a few seconds.")
+                self._progress.warn(
+                    f"{node_id} could not be freed ({error.message}); it frees itself in a few seconds."
+                )
 
     def close(self, *, reason: str) -> None:
         """Free everything and end the connections."""

@@ -92,9 +92,7 @@ class Supervision:
         self._apply(Watched(link.node_id))
         call = link.stub.Watch(agent_pb2.WatchRequest(job=job))
         self._calls[link.node_id] = call
-        threading.Thread(
-            target=self._listen, args=(link, call), name=f"watch {link.node_id}", daemon=True
-        ).start()
+        threading.Thread(target=self._listen, args=(link, call), name=f"watch {link.node_id}", daemon=True).start()
 
     def free(self, device: str) -> None:
         """What happens to the device is of no interest any more."""

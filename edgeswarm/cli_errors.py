@@ -1,9 +1,9 @@
 """How both commands, `edgeswarm` and `edgeswarm-agent`, report what went wrong: one message, the right exit code.
 
-    without --json    stderr: `error: <message>` and `remedy: <remedy>`
+    without --json    stderr: `error: <message>`, `remedy: <remedy>`, and the detail, as the traceback out of a user's file
     with --json       stdout: {"error": {"code": ..., "message": ..., "remedy": ..., "detail": ...}}
 
-A traceback is shown with the hidden `--debug` only. A mistake of our own goes to a log file that the message names.
+A traceback of our own is shown with the hidden `--debug` only. A mistake of our own goes to a log file that the message names.
 """
 
 from __future__ import annotations

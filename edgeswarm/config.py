@@ -47,8 +47,8 @@ _Settings = TypeVar("_Settings")
 class Folders:
     """The four kinds of folders. None of them is made here: whoever writes makes its own.
 
-    config_dir: what a person edits. state_dir: identity, node id, journal: must survive. cache_dir: may be deleted at
-    any time (profiles, samples). runtime_dir: memory-backed where the system has such a place (snapshots, sockets).
+    config_dir: what a person edits. state_dir: identity, node id: must survive. cache_dir: may be deleted at any
+    time (profiles, bundles). runtime_dir: memory-backed where the system has such a place (snapshots, sockets).
     """
 
     config_dir: Path

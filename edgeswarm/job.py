@@ -14,12 +14,12 @@ import itertools
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import EdgeswarmError, ErrorCode
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SERVED = "served"
 LOCAL = "local"
 DATA_MODES = (SERVED, LOCAL)
+OWN_PACKAGES = ("edgeswarm", "edgeswarm_agent", "edgeswarm_coordinator")
 
 
 class Dataset(Sized, Protocol):
@@ -81,9 +82,9 @@ class Job:
         for field in ("transform", "learning_rate_schedule"):
             if getattr(self, field) is not None:
                 self._expect_callable(field)
-        _expect_whole("batch_size", self.batch_size, least=1)
-        _expect_whole("epochs", self.epochs, least=1)
-        _expect_whole("seed", self.seed, least=0)
+        _expect_integer("batch_size", self.batch_size, minimum=1)
+        _expect_integer("epochs", self.epochs, minimum=1)
+        _expect_integer("seed", self.seed, minimum=0)
         if self.seed >= 2**63:
             raise ValueError(f"seed is below 2**63, not {self.seed}")
         clip = self.clip_gradient_norm
@@ -170,10 +171,14 @@ def _run_file(path: Path, where: str) -> ModuleType:
 
 
 def user_error(error: BaseException, folder: Path, *, where: str, doing: str) -> EdgeswarmError:
-    """What an exception out of the user's code looks like to the user: their file and line, the traceback as detail."""
+    """What an exception out of the user's code looks like to the user: their file and line, the traceback as detail.
+
+    folder: of the job's files. The traceback begins with the first frame in there.
+    """
     if isinstance(error, EdgeswarmError):
         return error
-    detail = "".join(traceback.format_exception(error))
+    folder = folder.resolve()
+    detail = "".join(traceback.format_exception(type(error), error, _users_part(error, folder)))
     if isinstance(error, SyntaxError):
         place = f"{_within(error.filename or '?', folder)}, line {error.lineno}"
         return EdgeswarmError(ErrorCode.JOB_FILE, f"{place}: {error.msg}.", "Correct the line.", detail=detail)
@@ -197,15 +202,47 @@ def user_error(error: BaseException, folder: Path, *, where: str, doing: str) ->
     )
 
 
+def _users_part(error: BaseException, folder: Path) -> TracebackType | None:
+    """The traceback from the first frame of the user's files on, and what these called.
+
+    Where it went through none of them (a library that we called with what the user gave us), from that library on.
+    None where there is nothing but our own frames: then the file and line of a SyntaxError say it all.
+    """
+    parts = list(_parts(error))
+    theirs = (part for part in parts if _is_users(part, folder))
+    not_ours = (part for part in parts if not _is_ours(part))
+    return next(theirs, None) or next(not_ours, None)
+
+
 def _user_line(error: BaseException, folder: Path) -> str:
     """The innermost line of the user's own files that the exception went through."""
-    found = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename != __file__ and Path(frame.filename).is_relative_to(folder):
-            relative = Path(frame.filename).relative_to(folder)
-            if "site-packages" not in relative.parts:
-                found = f"{relative}, line {frame.lineno}"
-    return found
+    lines = [
+        f"{_within(_file(part), folder)}, line {part.tb_lineno}" for part in _parts(error) if _is_users(part, folder)
+    ]
+    return lines[-1] if lines else ""
+
+
+def _parts(error: BaseException) -> Iterator[TracebackType]:
+    """The traceback from each of its frames on, outermost first."""
+    part = error.__traceback__
+    while part is not None:
+        yield part
+        part = part.tb_next
+
+
+def _file(part: TracebackType) -> str:
+    return part.tb_frame.f_code.co_filename
+
+
+def _is_ours(part: TracebackType) -> bool:
+    # By the package, not by the place: a job may lie in the folder of our own clone.
+    package = str(part.tb_frame.f_globals.get("__package__") or "")
+    return package.partition(".")[0] in OWN_PACKAGES
+
+
+def _is_users(part: TracebackType, folder: Path) -> bool:
+    path = Path(_file(part))
+    return not _is_ours(part) and path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts
 
 
 def _within(filename: str, folder: Path) -> str:
@@ -239,9 +276,9 @@ def _modules_in(folder: Path) -> Iterable[str]:
             yield name
 
 
-def _expect_whole(field: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{field} is a whole number of at least {least}, not {value!r}")
+def _expect_integer(field: str, value: object, *, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{field} is a whole number of at least {minimum}, not {value!r}")
 
 
 def _shown(value: object) -> str:

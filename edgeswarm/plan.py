@@ -275,7 +275,7 @@ class Plan:
         Keys that are not known are passed over. Raises EdgeswarmError(PLAN_INVALID) naming the field that is wrong.
         """
         fields = Fields.of(document, _invalid_field, what="a plan")
-        fields.expect_format(PLAN_FORMAT)
+        fields.expect_format(PLAN_FORMAT, optional=True)
         stage_fields = list(fields.sections("stages"))
         stages = tuple(
             _stage_from_json(entry, default_in_flight=max(1, 2 * (len(stage_fields) - index) - 1))
@@ -289,9 +289,9 @@ class Plan:
         try:
             return cls(
                 planner=fields.text("planner", default="by hand"),
-                micro_batch=fields.whole("micro_batch", least=1),
-                micro_batches=fields.whole("micro_batches", least=1),
-                last_micro_batch=fields.optional_whole("last_micro_batch", least=1),
+                micro_batch=fields.integer("micro_batch", minimum=1),
+                micro_batches=fields.integer("micro_batches", minimum=1),
+                last_micro_batch=fields.optional_integer("last_micro_batch", minimum=1),
                 schedule=fields.text("schedule", default=ONE_FORWARD_ONE_BACKWARD),
                 stages=stages,
                 idle=idle,
@@ -316,12 +316,12 @@ def _invalid_field(problem: str) -> EdgeswarmError:
 
 def _stage_from_json(fields: Fields, *, default_in_flight: int) -> Stage:
     shares_fields = fields.section("shares")
-    shares = {device: shares_fields.whole(device, least=1) for device in shares_fields.names()}
-    in_flight = fields.optional_whole("in_flight", least=1)
+    shares = {device: shares_fields.integer(device, minimum=1) for device in shares_fields.names()}
+    in_flight = fields.optional_integer("in_flight", minimum=1)
     try:
         return Stage(
-            first_layer=fields.whole("first_layer", least=0),
-            end_layer=fields.whole("end_layer", least=1),
+            first_layer=fields.integer("first_layer", minimum=0),
+            end_layer=fields.integer("end_layer", minimum=1),
             shares=shares,
             in_flight=default_in_flight if in_flight is None else in_flight,
         )
@@ -361,15 +361,15 @@ def _prediction_to_json(predicted: Prediction) -> dict[str, Any]:
 def _prediction_from_json(fields: Fields) -> Prediction:
     memory = fields.optional_section("memory_bytes")
     return Prediction(
-        round_seconds=fields.number("round_seconds", least=0),
-        samples_per_second=fields.number("samples_per_second", least=0),
-        memory_bytes={} if memory is None else {name: memory.whole(name, least=0) for name in memory.names()},
+        round_seconds=fields.number("round_seconds", minimum=0),
+        samples_per_second=fields.number("samples_per_second", minimum=0),
+        memory_bytes={} if memory is None else {name: memory.integer(name, minimum=0) for name in memory.names()},
         stages=tuple(
             StagePrediction(
-                forward_seconds=entry.number("forward_seconds", least=0),
-                backward_seconds=entry.number("backward_seconds", least=0),
-                all_reduce_seconds=entry.number("all_reduce_seconds", least=0),
-                send_seconds=entry.number("send_seconds", least=0),
+                forward_seconds=entry.number("forward_seconds", minimum=0),
+                backward_seconds=entry.number("backward_seconds", minimum=0),
+                all_reduce_seconds=entry.number("all_reduce_seconds", minimum=0),
+                send_seconds=entry.number("send_seconds", minimum=0),
             )
             for entry in fields.sections("stages")
         ),

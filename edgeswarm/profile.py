@@ -1,4 +1,4 @@
-"""What the planner knows: costs of layers, measured times of devices, the network. Pure data, and its JSON form.
+"""What the planner knows: costs of layers, measured times of devices, the network. Pure data; its JSON is in profile_json.py.
 
 A profile holds, for each layer, the seconds of forward and backward at the batch sizes that were measured. In between
 the curve is a straight line in seconds; beyond the last batch size it goes on with its last slope; before the first
@@ -320,19 +320,6 @@ class PlanningInstance:
             devices=self.device_names,
             least_batch=[layer.least_batch for layer in self.model.layers],
         )
-
-    def to_json(self) -> dict[str, object]:
-        """The instance as one `edgeswarm-planning-instance/1` object of JSON values."""
-        from .profile_json import instance_to_json
-
-        return instance_to_json(self)
-
-    @classmethod
-    def from_json(cls, document: object) -> PlanningInstance:
-        """Read an instance; unknown keys are passed over. Raises EdgeswarmError(INSTANCE_INVALID) naming the field."""
-        from .profile_json import instance_from_json
-
-        return instance_from_json(document)
 
 
 def _sums_before(values: Sequence[int]) -> IntArray:

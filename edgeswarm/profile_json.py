@@ -1,4 +1,4 @@
-"""A planning instance in JSON, `edgeswarm-planning-instance/1`: use `PlanningInstance.to_json` and `from_json`."""
+"""A planning instance to and from JSON, `edgeswarm-planning-instance/1`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTANCE_FORMAT = "edgeswarm-planning-instance/1"
 
 
 def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
-    """The instance as JSON values; a network whose links are all alike is written as one number."""
+    """The instance as one object of JSON values; a network whose links are all alike is written as one number."""
     return {
         "format": INSTANCE_FORMAT,
         "name": instance.name,
@@ -59,16 +59,16 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
 
 
 def instance_from_json(document: object) -> PlanningInstance:
-    """Read an instance; raises EdgeswarmError(INSTANCE_INVALID) naming the field."""
+    """Read an instance; unknown keys are passed over. Raises EdgeswarmError(INSTANCE_INVALID) naming the field."""
     fields = Fields.of(document, _invalid, what="a planning instance")
-    fields.expect_format(INSTANCE_FORMAT)
+    fields.expect_format(INSTANCE_FORMAT, optional=True)
     profiles = fields.section("profiles")
     devices = tuple(
         DeviceDescription(
             name=entry.text("name"),
             profile=entry.text("profile"),
-            memory_bytes=entry.whole("memory_bytes", least=0),
-            base_bytes=entry.whole("base_bytes", least=0, default=0),
+            memory_bytes=entry.integer("memory_bytes", minimum=0),
+            base_bytes=entry.integer("base_bytes", minimum=0, default=0),
         )
         for entry in fields.sections("devices")
     )
@@ -96,14 +96,14 @@ def profile_to_json(profile: DeviceProfile) -> dict[str, object]:
 
 def profile_from_json(fields: Fields) -> DeviceProfile:
     """Read one device class's times; raises what `fields.invalid` makes."""
-    sizes = fields.numbers("batch_sizes", least=1)
+    sizes = fields.numbers("batch_sizes", minimum=1)
     if any(not size.is_integer() for size in sizes):
         raise fields.error("batch_sizes must be whole numbers")
     try:
         return DeviceProfile(
             batch_sizes=tuple(int(size) for size in sizes),
-            forward_seconds=fields.rows("forward_seconds", least=0),
-            backward_seconds=fields.rows("backward_seconds", least=0),
+            forward_seconds=fields.number_lists("forward_seconds", minimum=0),
+            backward_seconds=fields.number_lists("backward_seconds", minimum=0),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None
@@ -111,16 +111,16 @@ def profile_from_json(fields: Fields) -> DeviceProfile:
 
 def _model_from_json(fields: Fields) -> ModelCosts:
     return ModelCosts(
-        input_bytes=fields.whole("input_bytes", least=0),
+        input_bytes=fields.integer("input_bytes", minimum=0),
         layers=tuple(
             LayerCosts(
                 name=entry.text("name"),
-                param_bytes=entry.whole("param_bytes", least=0),
-                output_bytes=entry.whole("output_bytes", least=0),
-                saved_bytes=entry.whole("saved_bytes", least=0),
-                flops_forward=entry.number("flops_forward", least=0) if entry.has("flops_forward") else None,
-                flops_backward=entry.number("flops_backward", least=0) if entry.has("flops_backward") else None,
-                least_batch=entry.whole("least_batch", least=1, default=1),
+                param_bytes=entry.integer("param_bytes", minimum=0),
+                output_bytes=entry.integer("output_bytes", minimum=0),
+                saved_bytes=entry.integer("saved_bytes", minimum=0),
+                flops_forward=entry.optional_number("flops_forward", minimum=0),
+                flops_backward=entry.optional_number("flops_backward", minimum=0),
+                least_batch=entry.integer("least_batch", minimum=1, default=1),
             )
             for entry in fields.sections("layers")
         ),
@@ -128,12 +128,12 @@ def _model_from_json(fields: Fields) -> ModelCosts:
 
 
 def _network_from_json(fields: Fields, device_count: int) -> Network:
-    latency = fields.number("latency_seconds", least=0, default=0.0)
+    latency = fields.number("latency_seconds", minimum=0, default=0.0)
     key = "bandwidth_bytes_per_second"
     try:
         if isinstance(fields.values.get(key), list):
-            return Network(latency, fields.rows(key, least=0))
-        bandwidth = fields.number(key, least=0)
+            return Network(latency, fields.number_lists(key, minimum=0))
+        bandwidth = fields.number(key, minimum=0)
         return Network.uniform(device_count, bytes_per_second=bandwidth, latency_seconds=latency)
     except ValueError as error:
         raise fields.error(f"{key}: {error}") from None
@@ -142,8 +142,8 @@ def _network_from_json(fields: Fields, device_count: int) -> Network:
 def _training_from_json(fields: Fields) -> TrainingSettings:
     key = "optimizer_state_bytes_per_parameter_byte"
     return TrainingSettings(
-        mini_batch=fields.whole("mini_batch", least=1),
-        optimizer_state_bytes_per_parameter_byte=fields.number(key, least=0, default=0.0),
+        mini_batch=fields.integer("mini_batch", minimum=1),
+        optimizer_state_bytes_per_parameter_byte=fields.number(key, minimum=0, default=0.0),
     )
 
 

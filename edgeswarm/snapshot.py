@@ -1,6 +1,6 @@
 """The training state of one layer <-> the bytes of a safetensors file.
 
-That is what a worker fetches before its first round, what it backs up, and what the result is gathered from:
+That is what a worker fetches before its first round, and what the result is gathered from:
 
     parameter.<name>  buffer.<name>  constant.<name>      names are those of the user's model
     optimizer.<parameter name>.<state key>                state that is a tensor (momentum, AdamW's step)

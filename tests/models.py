@@ -27,9 +27,7 @@ class DigitsCNN(nn.Module):
             *block(2 * channels, 2 * channels),
             nn.MaxPool2d(2),
         )
-        self.head = nn.Sequential(
-            nn.Linear(2 * channels * (size // 4) ** 2, 32), nn.ReLU(), nn.Linear(32, 10)
-        )
+        self.head = nn.Sequential(nn.Linear(2 * channels * (size // 4) ** 2, 32), nn.ReLU(), nn.Linear(32, 10))
 
     def forward(self, image: Tensor) -> Tensor:
         scores: Tensor = self.head(self.features(image).flatten(1))

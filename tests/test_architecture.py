@@ -52,7 +52,9 @@ WITHOUT_TORCH_AMONG_THESE = ("edgeswarm.model.layer_graph", "edgeswarm.model.sta
 # Numbers in, decisions out.
 WITHOUT_INPUT_OR_OUTPUT = (
     "edgeswarm.plan",
+    "edgeswarm.json_fields",
     "edgeswarm.profile",
+    "edgeswarm.profile_json",
     "edgeswarm.samples",
     "edgeswarm.schedule.*",
     "edgeswarm_agent.reservation",

@@ -55,7 +55,9 @@ def hidden_limit(root: Path = ROOT) -> str:
     group = hidden_cgroup(root, "memory")
     if not group:
         return ""
-    return f"This process is in the control group {group}, whose memory limit can't be read here: /sys/fs/cgroup is empty."
+    return (
+        f"This process is in the control group {group}, whose memory limit can't be read here: /sys/fs/cgroup is empty."
+    )
 
 
 def oom_kills(root: Path = ROOT) -> int:

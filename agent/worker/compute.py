@@ -178,10 +178,7 @@ class StageCompute:
                 for tensor in flatten(graph.input_structure, model_arguments(batch.inputs))
             ]
         else:
-            tensors = [
-                self._gathered(micro_batch, index, peers=route.upstream)
-                for index in range(len(graph.inputs))
-            ]
+            tensors = [self._gathered(micro_batch, index, peers=route.upstream) for index in range(len(graph.inputs))]
             for tensor, value in zip(tensors, graph.inputs, strict=True):
                 tensor.requires_grad_(value.requires_grad)
         return tensors, targets

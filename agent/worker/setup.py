@@ -1,6 +1,6 @@
 """Phase one of an epoch at a worker: from a PrepareRequest to a stage that is ready to run rounds.
 
-load job -> build stage <- fetch layers -> open links -> rehearse -> ready
+load job -> fetch layers -> build stage -> open links -> build optimizer -> rehearse -> ready
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,3 +42,10 @@ def print_json(document: dict[str, Any]) -> None:
 def hint(text: str = "") -> None:
     """A line for a person on standard error."""
     click.echo(text, err=True)
+
+
+@contextlib.contextmanager
+def prints_to_standard_error() -> Iterator[None]:
+    """Around what runs the user's code: a print() in a job file stays out of the data that the command was asked for."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield

@@ -1,4 +1,4 @@
-"""The table of devices."""
+"""The table of devices, and what stands for it where the terminal is too narrow."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 from ..planner.units import readable_bytes
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from ..device import Device
+
+_WIDEST = 10_000  # columns: the table as wide as it wants to be
 
 
 def device_table(devices: Sequence[Device]) -> Table:
@@ -30,12 +33,33 @@ def device_table(devices: Sequence[Device]) -> Table:
             device.address,
             device.board,
             f"{device.cpu_cores:g}",
-            f"{readable_bytes(device.memory_budget_bytes)} of {readable_bytes(device.memory_total_bytes)}",
-            device.accelerator if device.slow_down == 1.0 else f"{device.accelerator}, {device.slow_down:g} x slower",
+            _memory_of(device),
+            _accelerator_of(device),
             device.torch_version,
             state_of(device),
         )
     return table
+
+
+def print_devices(console: Console, devices: Sequence[Device]) -> None:
+    """The table; a few lines for each device where it would be cut."""
+    table = device_table(devices)
+    if console.measure(table, options=console.options.update(width=_WIDEST)).maximum <= console.width:
+        console.print(table)
+        return
+    for device in devices:
+        console.print(device.node_id, soft_wrap=True)
+        console.print(f"    {device.address}, {state_of(device)}", soft_wrap=True)
+        console.print(f"    {device.board}, {_accelerator_of(device)}, {device.cpu_cores:g} cores", soft_wrap=True)
+        console.print(f"    {_memory_of(device)} for training, torch {device.torch_version}", soft_wrap=True)
+
+
+def _memory_of(device: Device) -> str:
+    return f"{readable_bytes(device.memory_budget_bytes)} of {readable_bytes(device.memory_total_bytes)}"
+
+
+def _accelerator_of(device: Device) -> str:
+    return device.accelerator if device.slow_down == 1.0 else f"{device.accelerator}, {device.slow_down:g} x slower"
 
 
 def state_of(device: Device) -> str:

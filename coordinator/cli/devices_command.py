@@ -28,7 +28,7 @@ def devices(as_json: bool, **found: Any) -> None:
       edgeswarm devices --json
     """
     from ..controller import list_devices
-    from .device_table import device_table
+    from .device_table import print_devices
     from .progress import Progress
 
     options = FindArguments(**found).with_settings(operator_settings())
@@ -37,4 +37,4 @@ def devices(as_json: bool, **found: Any) -> None:
     if as_json:
         print_json({"devices": [device.to_json() for device in listed]})
     else:
-        data_console().print(device_table(listed))
+        print_devices(data_console(), listed)

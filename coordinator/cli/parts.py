@@ -68,7 +68,7 @@ def parts_table(means: dict[str, dict[str, float]]) -> Table:
     table = Table(title="Where a round's time goes (mean, ms)", title_justify="left")
     table.add_column("part")
     for device in means:
-        table.add_column(device, justify="right")
+        table.add_column(device, justify="right", overflow="fold")
     rows = list(dict.fromkeys(part for mean in means.values() for part in mean if part != "round"))
     rows.sort(key=_place)
     for part in rows:

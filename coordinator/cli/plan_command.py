@@ -11,7 +11,7 @@ import click
 from edgeswarm.cli_errors import json_option
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
-from .console import data_console, print_json, progress_console
+from .console import data_console, print_json, prints_to_standard_error, progress_console
 from .interrupts import cancelled_by_signals
 from .options import EXISTING_FILE, FindArguments, find_options, job_options, operator_settings
 
@@ -79,7 +79,11 @@ def plan(
             listen_address=settings.listen_address,
             discovery=FindArguments(**found).with_settings(settings),
         )
-        with cancelled_by_signals() as cancel, Progress(progress_console()) as progress:
+        with (
+            cancelled_by_signals() as cancel,
+            Progress(progress_console()) as progress,
+            prints_to_standard_error(),
+        ):
             made, instance = make_plan_for_job(options, listener=progress, cancel=cancel)
     if as_json:
         print_json(made.to_json())
@@ -91,7 +95,7 @@ def plan(
 
 def read_instance(path: Path) -> PlanningInstance:
     """Raises EdgeswarmError (INSTANCE_INVALID) for what isn't an instance."""
-    from edgeswarm.profile import PlanningInstance
+    from edgeswarm.profile_json import instance_from_json
 
     try:
         document = json.loads(path.read_bytes())
@@ -101,4 +105,4 @@ def read_instance(path: Path) -> PlanningInstance:
             f"{path} is not a JSON file: {error}.",
             "Give a file in the format edgeswarm-planning-instance/1.",
         ) from error
-    return PlanningInstance.from_json(document)
+    return instance_from_json(document)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..planner.explain import HEADINGS, explain
 
@@ -51,10 +51,12 @@ def show_plan_made(console: Console, event: PlanMade) -> None:
 
 
 def _table(headings: tuple[str, ...]) -> Table:
+    """Where the terminal is narrow, cells fold and nothing is cut; names of devices last: a person types them again."""
     from rich.table import Table
 
     table = Table()
     for heading in headings:
         numeric = heading in ("samples", "memory", "in flight") or heading.startswith("compute")
-        table.add_column(heading, justify="right" if numeric else "left")
+        justify: Literal["left", "right"] = "right" if numeric else "left"
+        table.add_column(heading, justify=justify, no_wrap=heading == "device", overflow="fold")
     return table

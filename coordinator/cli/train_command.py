@@ -9,7 +9,7 @@ import click
 
 from edgeswarm.cli_errors import json_option
 
-from .console import data_console, print_json, progress_console
+from .console import data_console, print_json, prints_to_standard_error, progress_console
 from .interrupts import cancelled_by_signals
 from .options import EXISTING_FILE, FindArguments, find_options, job_options, operator_settings
 
@@ -92,6 +92,7 @@ def train(
     with (
         cancelled_by_signals() as cancel,
         Progress(console, show_plan=lambda event: show_plan_made(console, event)) as progress,
+        prints_to_standard_error(),
     ):
 
         def listen(event: Event) -> None:

@@ -71,7 +71,9 @@ def assemble(
                 flops_forward=0,
                 flops_backward=0,
                 signature="",
-                least_batch=max((_least_batch(raw, types) for raw in lowered.nodes if raw.name in own_names), default=1),
+                least_batch=max(
+                    (_least_batch(raw, types) for raw in lowered.nodes if raw.name in own_names), default=1
+                ),
             )
         )
     used_names = {name for layer in layers for name in (*layer.parameters, *layer.buffers, *layer.constants)}

@@ -136,11 +136,7 @@ def is_counting_batch_norm(node: RawNode) -> bool:
 
 
 def _between_heavy(nodes: list[RawNode], allowed: dict[int, int]) -> list[int]:
-    heavy = [
-        position
-        for position, node in enumerate(nodes)
-        if operators.packet_of(node.op) in operators.HEAVY_PACKETS
-    ]
+    heavy = [position for position, node in enumerate(nodes) if operators.packet_of(node.op) in operators.HEAVY_PACKETS]
     chosen = []
     start = heavy[0] if heavy else len(nodes)
     for end in heavy[1:]:
@@ -176,9 +172,7 @@ def _dearness(costs: list[int], index: int) -> float:
     return costs[index] / max(1, min(before), min(after))
 
 
-def _changes_before(
-    nodes: list[RawNode], dependent: set[str], memory: SharedMemory
-) -> dict[str, tuple[str, ...]]:
+def _changes_before(nodes: list[RawNode], dependent: set[str], memory: SharedMemory) -> dict[str, tuple[str, ...]]:
     changes: dict[str, list[str]] = {}
     found = {}
     for node in nodes:

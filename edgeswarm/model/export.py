@@ -58,9 +58,7 @@ def export_model(
         module = program.module(check_guards=False)
     lowered = lower(module, names, frozenset(names.get(name, name) for name in counted))
     assert len(lowered.inputs) == len(leaves)
-    lowered.inputs = [
-        pair for pair, leaf in zip(lowered.inputs, leaves, strict=True) if isinstance(leaf, torch.Tensor)
-    ]
+    lowered.inputs = [pair for pair, leaf in zip(lowered.inputs, leaves, strict=True) if isinstance(leaf, torch.Tensor)]
     settle_mutations(lowered)
     used_constants = {
         name: _constant(module, name)

@@ -26,10 +26,13 @@ def explain(model: torch.nn.Module, error: Exception) -> EdgeswarmError:
     place = _user_place(model, error)
     where = f" in {place}" if place else ""
     text = str(error)
+    # The tracer's own traceback, pages long, is worth showing only where nothing better is known.
+    detail = ""
     first_line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     kind = type(error).__name__
     if "DataDependent" in kind or "data-dependent" in text.lower():
-        message, remedy = f"The model's forward decides by the values of a tensor{where}: it has no fixed graph.", _MASKS
+        message = f"The model's forward decides by the values of a tensor{where}: it has no fixed graph."
+        remedy = _MASKS
     elif "specializ" in text.lower() or "ConstraintViolation" in kind or "Constraints violated" in text:
         number = re.search(r"constant \((\d+)\)", text)
         message = f"The model's forward fixes the batch size{f' to {number[1]}' if number else ''}{where}: {first_line}"
@@ -37,9 +40,8 @@ def explain(model: torch.nn.Module, error: Exception) -> EdgeswarmError:
     else:
         message = f"The model can't be exported{where}: {kind}: {first_line}"
         remedy = "Call the model with one batch of the dataset in plain PyTorch first; then mend that line."
-    return EdgeswarmError(
-        ErrorCode.EXPORT_FAILED, message, remedy, detail="".join(traceback.format_exception(error))
-    )
+        detail = "".join(traceback.format_exception(error))
+    return EdgeswarmError(ErrorCode.EXPORT_FAILED, message, remedy, detail=detail)
 
 
 def refuse_fixed_batch(program: torch.export.ExportedProgram) -> None:

@@ -4,7 +4,7 @@
        | layer 0   | layer 1   | layer 2   |
      inputs                             outputs
 
-Pure data: the coordinator plans with it, and reads it back from its journal, without torch.
+Pure data: the coordinator plans with it without torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from .checked_json import Fields, parse_document, refuse
+from ..json_fields import Fields
+from .checked_json import read_document, refuse
 from .node import Node
 from .stage_graph import MAXIMUM_VALUES, StageGraph
 from .structure import check_structure
@@ -54,20 +55,19 @@ class Layer:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in document.items()}
 
     @classmethod
-    def from_json(cls, document: object) -> Layer:
-        fields = Fields(document, "a layer")
+    def from_json(cls, fields: Fields) -> Layer:
         return cls(
-            index=fields.integer("index"),
+            index=fields.integer("index", minimum=0),
             name=fields.text("name"),
             parameters=fields.texts("parameters"),
             buffers=fields.texts("buffers"),
             constants=fields.texts("constants"),
-            param_bytes=fields.integer("param_bytes"),
-            trainable_param_bytes=fields.integer("trainable_param_bytes"),
-            saved_bytes=fields.integer("saved_bytes"),
-            output_bytes=fields.integer("output_bytes"),
-            flops_forward=fields.integer("flops_forward"),
-            flops_backward=fields.integer("flops_backward"),
+            param_bytes=fields.integer("param_bytes", minimum=0),
+            trainable_param_bytes=fields.integer("trainable_param_bytes", minimum=0),
+            saved_bytes=fields.integer("saved_bytes", minimum=0),
+            output_bytes=fields.integer("output_bytes", minimum=0),
+            flops_forward=fields.integer("flops_forward", minimum=0),
+            flops_backward=fields.integer("flops_backward", minimum=0),
             signature=fields.text("signature"),
             least_batch=fields.integer("least_batch", minimum=1),
         )
@@ -158,18 +158,16 @@ class LayerGraph:
     @classmethod
     def from_json(cls, document: object) -> LayerGraph:
         """The graph in a JSON object or its text. Raises GRAPH_REFUSED for data that isn't a sound graph."""
-        fields = Fields(parse_document(document), "the layer graph")
-        if fields.text("format") != FORMAT:
-            raise refuse(f"its format is {fields.text('format')[:60]!r}, not {FORMAT!r}")
+        fields = read_document(document, what="the layer graph", expected_format=FORMAT)
         tensors = fields.each("tensors", TensorSpec.from_json)
         graph = cls(
             layers=fields.each("layers", Layer.from_json),
             nodes=fields.each("nodes", Node.from_json),
-            cuts=fields.each("cuts", _read_cut),
+            cuts=fields.each_of_lists("cuts", LiveValue.from_json),
             tensors={spec.name: spec for spec in tensors},
             batch_norms=fields.each("batch_norms", BatchNorm.from_json),
-            input_structure=check_structure(fields.get("input_structure"), MAXIMUM_VALUES),
-            output_structure=check_structure(fields.get("output_structure"), MAXIMUM_VALUES),
+            input_structure=check_structure(fields.section("input_structure").values, MAXIMUM_VALUES),
+            output_structure=check_structure(fields.section("output_structure").values, MAXIMUM_VALUES),
             training=fields.flag("training"),
             torch_version=fields.text("torch_version"),
             unused=fields.texts("unused"),
@@ -194,9 +192,7 @@ class LayerGraph:
             self.stage(index, index + 1).validate()
 
 
-def select_nodes(
-    nodes: Iterable[Node], first_layer: int, end_layer: int, outputs: Iterable[str]
-) -> tuple[Node, ...]:
+def select_nodes(nodes: Iterable[Node], first_layer: int, end_layer: int, outputs: Iterable[str]) -> tuple[Node, ...]:
     """The nodes of these layers with what they compute anew, in the order in which they run.
 
     A node without a layer gets the first layer that needs it. `outputs`: names that must be there at the end.
@@ -207,9 +203,7 @@ def select_nodes(
     wanted: list[tuple[str, int]] = [
         (node.name, node.layer) for node in ordered if node.layer is not None and first_layer <= node.layer < end_layer
     ]
-    wanted += [
-        (name, end_layer - 1) for name in outputs if name in position and ordered[position[name]].layer is None
-    ]
+    wanted += [(name, end_layer - 1) for name in outputs if name in position and ordered[position[name]].layer is None]
     while wanted:
         name, layer = wanted.pop()
         if layer_of.get(name, end_layer) <= layer:
@@ -221,9 +215,3 @@ def select_nodes(
                 wanted.append((source, layer))
     chosen = sorted(layer_of, key=lambda name: (layer_of[name], position[name]))
     return tuple(dataclasses.replace(ordered[position[name]], layer=layer_of[name]) for name in chosen)
-
-
-def _read_cut(document: object) -> tuple[LiveValue, ...]:
-    if not isinstance(document, list):
-        raise refuse("a cut is not a list")
-    return tuple(LiveValue.from_json(value) for value in document)

@@ -86,9 +86,7 @@ class LoweredGraph:
     outputs: list[Any]
 
 
-def lower(
-    module: fx.GraphModule, original_names: Mapping[str, str], ignored_mutations: frozenset[str]
-) -> LoweredGraph:
+def lower(module: fx.GraphModule, original_names: Mapping[str, str], ignored_mutations: frozenset[str]) -> LoweredGraph:
     """Lowers an exported module.
 
     original_names: canonical name for each name of a parameter or buffer. ignored_mutations: buffers whose counting
@@ -361,9 +359,7 @@ def _where(node: fx.Node) -> str:
     path = _module_of(node)
     lines = [line.strip() for line in str(node.meta.get("stack_trace") or "").splitlines() if line.strip()]
     frames = [
-        (head, code)
-        for head, code in itertools.pairwise(lines)
-        if head.startswith("File ") and "/torch/" not in head
+        (head, code) for head, code in itertools.pairwise(lines) if head.startswith("File ") and "/torch/" not in head
     ]
     text = f" in {path}" if path else ""
     if frames:

@@ -145,7 +145,12 @@ def _make_plain(graph: LoweredGraph, index: int) -> None:
     dtypes |= {value.dtype for name, value in graph.inputs if name in node.reads}
     _, packet, overload = node.op.split(".")
     plain = f"aten.{packet.removesuffix('_')}.{overload}"
-    if older & read_later or dtypes != {node.value.dtype} or not packet.endswith("_") or not operators.is_allowed(plain):
+    if (
+        older & read_later
+        or dtypes != {node.value.dtype}
+        or not packet.endswith("_")
+        or not operators.is_allowed(plain)
+    ):
         return
     if packet in ("copy_", "set_", "resize_") or not _exists(plain):
         return

@@ -1,4 +1,6 @@
-"""One operation of a graph, and how its arguments are written as JSON.
+"""One operation of a graph.
+
+Its arguments are written as JSON:
 
     1, true, "mean", null          themselves
     {"float": "inf"}               a float that JSON lacks: inf, -inf, nan
@@ -17,8 +19,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..json_fields import Fields
 from . import operators
-from .checked_json import IDENTIFIER, MAXIMUM_NESTING, Fields, read_object, refuse
+from .checked_json import IDENTIFIER, MAXIMUM_NESTING, read_identifier, refuse
 from .values import check_dtype
 
 MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
@@ -65,13 +68,13 @@ class Node:
         return document
 
     @classmethod
-    def from_json(cls, document: object) -> Node:
-        fields = Fields({"kwargs": {}, "after": [], **read_object(document, "a node")}, "a node")
-        name = fields.identifier("name")
+    def from_json(cls, fields: Fields) -> Node:
+        name = read_identifier(fields, "name")
         op = fields.text("op")
         if not operators.is_allowed(op):
             raise refuse(f"the node {name!r} calls {op[:80]!r}, which is not on the list of allowed operations")
-        kwargs = read_object(fields.get("kwargs"), f"kwargs of the node {name!r}")
+        keywords = fields.optional_section("kwargs")
+        kwargs: dict[str, Any] = {} if keywords is None else keywords.values
         if not all(IDENTIFIER.fullmatch(key) for key in kwargs):
             raise refuse(f"the node {name!r} has a keyword that is not a name")
         args = tuple(fields.items("args"))
@@ -82,8 +85,8 @@ class Node:
             op=op,
             args=args,
             kwargs=kwargs,
-            layer=None if fields.get("layer") is None else fields.integer("layer"),
-            after=fields.texts("after"),
+            layer=fields.optional_integer("layer", minimum=0),
+            after=fields.texts("after", optional=True),
         )
 
 

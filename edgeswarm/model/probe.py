@@ -27,7 +27,9 @@ def random_inputs(
     Floats are drawn from N(0, 1); whole numbers are 0, which is always an index; booleans are true.
     """
     generator = torch.Generator().manual_seed(seed)
-    return [_input(value, batch, generator).to(device).requires_grad_(value.requires_grad) for value in stage_graph.inputs]
+    return [
+        _input(value, batch, generator).to(device).requires_grad_(value.requires_grad) for value in stage_graph.inputs
+    ]
 
 
 def _input(value: LiveValue, batch: int, generator: torch.Generator) -> torch.Tensor:

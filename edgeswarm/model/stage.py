@@ -118,9 +118,7 @@ class StageModule:
         """`forward` layer by layer: yields (layer just run, the values by name that later layers and the outputs read)."""
         if len(inputs) != len(self.graph.inputs):
             raise ValueError(f"the stage takes {len(self.graph.inputs)} inputs and got {len(inputs)}")
-        values: dict[str, Any] = {
-            value.name: tensor for value, tensor in zip(self.graph.inputs, inputs, strict=True)
-        }
+        values: dict[str, Any] = {value.name: tensor for value, tensor in zip(self.graph.inputs, inputs, strict=True)}
         # New for each call: autograd keeps them for the backward pass, and refuses those that were written to since.
         scratch = {
             (batch_norm.name, index): torch.zeros_like(self.buffers[buffer])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .checked_json import Fields, parse_document, refuse
+from .checked_json import read_document, refuse
 from .node import Node
 from .structure import check_structure
 from .values import BatchNorm, LiveValue, TensorSpec
 
 FORMAT = "edgeswarm-stage-graph/1"
+#: Tensors in a structure, before the number of the model's inputs and outputs is known.
+MAXIMUM_VALUES = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,25 +72,21 @@ class StageGraph:
     @classmethod
     def from_json(cls, document: object) -> StageGraph:
         """The stage in a JSON object or its text. Raises GRAPH_REFUSED for data that isn't a sound graph."""
-        fields = Fields(parse_document(document), "the stage's graph")
-        if fields.text("format") != FORMAT:
-            raise refuse(f"its format is {fields.text('format')[:60]!r}, not {FORMAT!r}")
-        inputs = fields.each("inputs", LiveValue.from_json)
-        outputs = fields.each("outputs", LiveValue.from_json)
+        fields = read_document(document, what="the stage's graph", expected_format=FORMAT)
         graph = cls(
-            first_layer=fields.integer("first_layer"),
+            first_layer=fields.integer("first_layer", minimum=0),
             end_layer=fields.integer("end_layer", minimum=1),
             layer_names=fields.texts("layer_names"),
-            layer_tensors=fields.each("layer_tensors", _read_names),
+            layer_tensors=fields.text_lists("layer_tensors"),
             nodes=fields.each("nodes", Node.from_json),
-            inputs=inputs,
-            outputs=outputs,
+            inputs=fields.each("inputs", LiveValue.from_json),
+            outputs=fields.each("outputs", LiveValue.from_json),
             tensors=fields.each("tensors", TensorSpec.from_json),
             batch_norms=fields.each("batch_norms", BatchNorm.from_json),
             is_last=fields.flag("is_last"),
             training=fields.flag("training"),
-            input_structure=check_structure(fields.get("input_structure"), MAXIMUM_VALUES),
-            output_structure=check_structure(fields.get("output_structure"), MAXIMUM_VALUES),
+            input_structure=check_structure(fields.section("input_structure").values, MAXIMUM_VALUES),
+            output_structure=check_structure(fields.section("output_structure").values, MAXIMUM_VALUES),
         )
         graph.validate()
         return graph
@@ -138,16 +136,6 @@ class StageGraph:
                     raise refuse(f"the batch norm {batch_norm.name!r} keeps {name[:60]!r}, which is no buffer")
             if any(tensors[name].shape != (batch_norm.channels,) for name in batch_norm.buffers[:2]):
                 raise refuse(f"the buffers of the batch norm {batch_norm.name!r} don't have a value for each channel")
-
-
-def _read_names(document: object) -> tuple[str, ...]:
-    if not isinstance(document, list) or not all(isinstance(name, str) for name in document):
-        raise refuse("the tensors of a layer are not a list of names")
-    return tuple(document)
-
-
-#: Before the number of the model's inputs and outputs is known.
-MAXIMUM_VALUES = 10_000
 
 
 def _unique(names: list[str], what: str) -> set[str]:

@@ -1,4 +1,6 @@
-"""The nesting of a model's arguments and of what it returns, as JSON, so that a stage elsewhere can build it again.
+"""The nesting of a model's arguments and of what it returns, as data, so that a stage elsewhere can build it again.
+
+As JSON:
 
     {"value": 2}                       the third tensor
     {"constant": 0.5}                  a number, text, true, false or null that the model returns as it is

@@ -6,7 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
-from .checked_json import Fields, refuse
+from ..json_fields import Fields
+from .checked_json import read_identifier, refuse
 
 #: Bytes of one element. What is missing here can neither cross a cut nor be a stage's tensor.
 BYTES_PER_ELEMENT = {
@@ -67,10 +68,9 @@ class LiveValue:
         }
 
     @classmethod
-    def from_json(cls, document: object) -> LiveValue:
-        fields = Fields(document, "a live value")
+    def from_json(cls, fields: Fields) -> LiveValue:
         value = cls(
-            name=fields.identifier("name"),
+            name=read_identifier(fields, "name"),
             dtype=check_dtype(fields.text("dtype"), "a live value"),
             shape=fields.integers("shape", minimum=-1),
             batch_dim=fields.integer("batch_dim", minimum=-1),
@@ -113,11 +113,10 @@ class TensorSpec:
         }
 
     @classmethod
-    def from_json(cls, document: object) -> TensorSpec:
-        fields = Fields(document, "a tensor")
+    def from_json(cls, fields: Fields) -> TensorSpec:
         spec = cls(
             name=fields.text("name"),
-            shape=fields.integers("shape"),
+            shape=fields.integers("shape", minimum=0),
             dtype=check_dtype(fields.text("dtype"), "a tensor"),
             kind=fields.text("kind"),
             trainable=fields.flag("trainable"),
@@ -156,14 +155,13 @@ class BatchNorm:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, document: object) -> BatchNorm:
-        fields = Fields(document, "a batch norm")
+    def from_json(cls, fields: Fields) -> BatchNorm:
         return cls(
-            name=fields.identifier("name"),
+            name=read_identifier(fields, "name"),
             running_mean=fields.text("running_mean"),
             running_var=fields.text("running_var"),
             num_batches_tracked=fields.optional_text("num_batches_tracked"),
-            momentum=None if fields.get("momentum") is None else fields.number("momentum"),
+            momentum=fields.optional_number("momentum"),
             channels=fields.integer("channels", minimum=1),
             elements_per_sample=fields.integer("elements_per_sample", minimum=1),
         )

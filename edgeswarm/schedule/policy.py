@@ -1,4 +1,4 @@
-"""What a schedule policy is: a small pure object that names a stage's next action. Worker and simulator run the same one."""
+"""What a schedule policy is: a small pure object that names a stage's next action."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ class JoinServer:
                 raise EdgeswarmError(
                     ErrorCode.PORT_IN_USE,
                     f"Port {port} is taken: devices can't join through it.",
-                    "Is another `edgeswarm token create` waiting? End it, or choose another port.",
+                    "Is another `edgeswarm token create` waiting? End it, or choose another port with --join-port.",
                 ) from error
             raise EdgeswarmError(
                 ErrorCode.CONFIG, f"Can't listen on {host}:{port}: {error.strerror}.", "Choose another address or port."

@@ -58,6 +58,11 @@ def load_or_create_node_id(folder: Path, *, name: str | None = None, operator: b
     return node_id
 
 
+def forget_node_id(folder: Path) -> None:
+    """Let `load_or_create_node_id` choose again: right only where nobody has been told the old one."""
+    (folder / FILE_NAME).unlink(missing_ok=True)
+
+
 def _create(path: Path, node_id: str) -> None:
     # A link fails where the name is taken, and the file that it names is complete: whoever links first has chosen.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")

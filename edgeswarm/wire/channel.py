@@ -23,9 +23,8 @@ from ..security.identity import Identity
 from ..security.node_id import server_name
 from .call_errors import METADATA_LIMIT_BYTES, ErrorInterceptor
 
-MESSAGE_LIMIT_BYTES = (
-    16 * 1024 * 1024
-)  # tensors travel in chunks of at most 1 MiB; a stage's graph is the largest message
+# What is large travels in chunks of 512 KiB; the largest message is a Prepare, with the plan and a stage's graph.
+MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
 KEEPALIVE_SECONDS = 10.0
 KEEPALIVE_TIMEOUT_SECONDS = 5.0
 
@@ -178,7 +177,7 @@ def _port_in_use(address: str) -> EdgeswarmError:
     return EdgeswarmError(
         ErrorCode.PORT_IN_USE,
         f"Another program listens on {address} already.",
-        "Is an agent running there? End it, or choose another port.",
+        "Is an agent running there? End it, or choose another port with --port.",
     )
 
 

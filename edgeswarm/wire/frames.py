@@ -58,10 +58,7 @@ class FrameKind(enum.IntEnum):
 
 
 class EgressClass(enum.IntEnum):
-    """Who goes first where several frames want the same network card; lower goes first.
-
-    Later classes: migration of layers, then backups of snapshots.
-    """
+    """Who goes first where several frames want the same network card; lower goes first."""
 
     PIPELINE = 0
     ALL_REDUCE = 1

@@ -151,11 +151,13 @@ def test_join_saves_an_identity(cluster: Cluster, tmp_path: Path) -> None:
     authority_folder = cluster.folder / "authority"
     token = TokenStore(authority_folder).create(cluster.authority.fingerprint)
     with JoinServer(cluster.authority, authority_folder, host="127.0.0.1", port=0) as server:
+        failed = run(home, "join", f"127.0.0.1:{server.port}", f"ES1{'0' * 64}::{'0' * 32}", "--name", "hall")
+        assert failed.returncode == 1
         joined = run(home, "join", f"127.0.0.1:{server.port}", str(token), "--name", "kitchen", "--json")
         assert joined.returncode == 0, joined.stderr
         refused = run(tmp_path / "another", "join", f"127.0.0.1:{server.port}", str(token))
     node_id = json.loads(joined.stdout)["node_id"]
-    assert node_id.startswith("kitchen-")
+    assert node_id.startswith("kitchen-")  # the attempt before that failed has fixed no name
     assert Identity.load(home / "state" / "agent", role=Role.AGENT).node_id == node_id
     assert refused.returncode == 1
     assert "error: " in refused.stderr

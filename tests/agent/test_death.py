@@ -18,7 +18,11 @@ ALLOCATOR = "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: 
     [
         (Remains(7, -signal.SIGKILL, out_of_memory_kills=1), "out of memory (SIGKILL)", "--memory"),
         (Remains(7, -signal.SIGKILL), "somebody killed it", "dmesg"),
-        (Remains(7, -signal.SIGKILL, log_tail=TRACEBACK, killed_by_agent=True), "after: ValueError: 3 is not 4", "log below"),
+        (
+            Remains(7, -signal.SIGKILL, log_tail=TRACEBACK, killed_by_agent=True),
+            "after: ValueError: 3 is not 4",
+            "log below",
+        ),
         (Remains(7, -signal.SIGILL), "another processor (SIGILL)", "Install a PyTorch"),
         (Remains(7, -signal.SIGSEGV), "SIGSEGV", "log below"),
         (Remains(7, -signal.SIGABRT, log_tail="std::bad_alloc\n"), "out of memory (SIGABRT)", "--memory"),

@@ -13,9 +13,7 @@ def small_graph(parameters: Sequence[Sequence[str]], *, signatures: Sequence[str
     Names that begin with "frozen" aren't trained.
     """
     names = list(dict.fromkeys(name for layer in parameters for name in layer))
-    tensors = {
-        name: TensorSpec(name, (8,), "float32", "parameter", not name.startswith("frozen")) for name in names
-    }
+    tensors = {name: TensorSpec(name, (8,), "float32", "parameter", not name.startswith("frozen")) for name in names}
     layers = tuple(
         Layer(
             index=index,
@@ -34,9 +32,7 @@ def small_graph(parameters: Sequence[Sequence[str]], *, signatures: Sequence[str
         )
         for index, held in enumerate(parameters)
     )
-    cuts = tuple(
-        (LiveValue(f"value{cut}", "float32", (-1, 4), 0, cut > 0),) for cut in range(len(layers) + 1)
-    )
+    cuts = tuple((LiveValue(f"value{cut}", "float32", (-1, 4), 0, cut > 0),) for cut in range(len(layers) + 1))
     return LayerGraph(
         layers=layers,
         nodes=(),

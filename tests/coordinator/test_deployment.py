@@ -89,5 +89,3 @@ def test_our_own_address_towards_ourselves_is_loopback() -> None:
 def test_ports_and_six_are_written_as_addresses() -> None:
     places_of_six = {"a": Place("fd00::1", "fd00::9"), "b": NANO, "c": NANO}
     assert deployment(places_of_six).worker_address("a", seen_from="b") == "[fd00::1]:7601"
-
-

@@ -91,9 +91,7 @@ def test_two_boxes_with_one_node_id_are_both_left_out(
     assert "cloned" in warning
 
 
-def test_one_box_at_two_addresses_is_one_box(
-    search: Search, authority: CertificateAuthority, stack: ExitStack
-) -> None:
+def test_one_box_at_two_addresses_is_one_box(search: Search, authority: CertificateAuthority, stack: ExitStack) -> None:
     agent = stack.enter_context(StandInAgent.of(authority, "nano-1-000001", instance="one"))
     assert list(search(agent.address, f"localhost:{agent.port}").links) == ["nano-1-000001"]
     assert search.warnings == []
@@ -120,9 +118,7 @@ def test_a_clock_that_is_off_is_a_warning(search: Search, authority: Certificate
     assert "60 s behind" in search.warnings[0]
 
 
-def test_an_agent_of_another_cluster_is_not_trusted(
-    search: Search, folders: Folders, stack: ExitStack
-) -> None:
+def test_an_agent_of_another_cluster_is_not_trusted(search: Search, folders: Folders, stack: ExitStack) -> None:
     stranger = CertificateAuthority.create(folders.state_dir / "other")
     agent = stack.enter_context(StandInAgent.of(stranger, "nano-1-000001"))
     with pytest.raises(EdgeswarmError) as caught:

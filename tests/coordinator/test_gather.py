@@ -24,7 +24,9 @@ PLAN = Plan(planner="by hand", micro_batch=2, micro_batches=1, stages=(Stage(0, 
 def serve(message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
     """A worker whose layers hold their own number; layer 1 of round 9 is damaged, round 8 is another one."""
     request = data_pb2.FetchLayerRequest.FromString(message)
-    blob = pack_layer(LayerState(5 if request.round == 8 else request.round, {"w": torch.full((3,), float(request.layer))}))
+    blob = pack_layer(
+        LayerState(5 if request.round == 8 else request.round, {"w": torch.full((3,), float(request.layer))})
+    )
     return serve_blob(blob[:-4] if (request.round, request.layer) == (9, 1) else blob)
 
 

@@ -114,7 +114,9 @@ def test_an_agent_that_vanishes_is_lost_as_soon_as_the_probe_fails() -> None:
 
 
 def test_an_agent_that_answers_but_ended_its_stream_dropped_the_job() -> None:
-    state, _ = run((1.0, WatchBroken("a", GONE)), (1.1, ProbeAnswered("a", True)), (2.1, Tick()), state=running("a", "b"))
+    state, _ = run(
+        (1.0, WatchBroken("a", GONE)), (1.1, ProbeAnswered("a", True)), (2.1, Tick()), state=running("a", "b")
+    )
     assert state.error is not None
     assert "dropped the job" in state.error.message
 

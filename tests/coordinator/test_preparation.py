@@ -8,7 +8,7 @@ import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.snapshot import layer_file_name, unpack_layer
-from edgeswarm_coordinator.preparation import load, prepare
+from edgeswarm_coordinator.preparation import PreparedModel, load, open_dataset, prepare
 
 JOB = textwrap.dedent(
     """
@@ -48,11 +48,16 @@ def write(folder: Path, text: str = JOB) -> Path:
     return path
 
 
+def prepared_from(path: Path, snapshot: Path) -> PreparedModel:
+    loaded = load(path)
+    return prepare(loaded, open_dataset(loaded), snapshot_folder=snapshot)
+
+
 def test_the_layers_of_round_0_are_the_model_built_under_its_seed(tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     loaded = load(write(tmp_path), epochs=3)
-    prepared = prepare(loaded, snapshot_folder=snapshot)
+    prepared = prepare(loaded, open_dataset(loaded), snapshot_folder=snapshot)
     assert (loaded.job.epochs, loaded.job.batch_size) == (3, 8)
     torch.manual_seed(5)
     expected = loaded.job.model().state_dict()
@@ -74,7 +79,7 @@ def test_the_layers_of_round_0_are_the_model_built_under_its_seed(tmp_path: Path
 )
 def test_what_state_an_optimizer_keeps_is_tried_out(tmp_path: Path, optimizer: str, factor: float) -> None:
     text = JOB.replace("torch.optim.AdamW([p for _, p in named])", f"({optimizer})([p for _, p in named])")
-    assert prepare(load(write(tmp_path, text)), snapshot_folder=tmp_path).optimizer_state_factor == factor
+    assert prepared_from(write(tmp_path, text), tmp_path).optimizer_state_factor == factor
 
 
 def test_half_precision_is_refused_by_name(tmp_path: Path) -> None:
@@ -82,14 +87,14 @@ def test_half_precision_is_refused_by_name(tmp_path: Path) -> None:
         "torch.arange(6.0)", "torch.arange(6.0, dtype=torch.bfloat16)"
     )
     with pytest.raises(EdgeswarmError, match="bfloat16") as caught:
-        prepare(load(write(tmp_path, text)), snapshot_folder=tmp_path)
+        prepared_from(write(tmp_path, text), tmp_path)
     assert caught.value.code is ErrorCode.JOB_INVALID
 
 
 def test_a_model_that_raises_names_the_users_line(tmp_path: Path) -> None:
     text = JOB.replace("self.spare = ", "raise RuntimeError('no luck')  # ")
     with pytest.raises(EdgeswarmError, match=r"job\.py, line \d+: RuntimeError: no luck"):
-        prepare(load(write(tmp_path, text)), snapshot_folder=tmp_path)
+        prepared_from(write(tmp_path, text), tmp_path)
 
 
 def test_a_number_of_the_command_line_that_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ seconds = st.floats(0, 1e3)
 def profiles(draw: st.DrawFn) -> Profiles:
     sizes = draw(st.lists(st.integers(1, 512), unique=True, max_size=5).map(sorted))
     curve = Curve(
-        tuple(sizes), tuple(draw(seconds) for _ in sizes), tuple(draw(seconds) for _ in sizes), draw(st.integers(1, 512))
+        tuple(sizes),
+        tuple(draw(seconds) for _ in sizes),
+        tuple(draw(seconds) for _ in sizes),
+        draw(st.integers(1, 512)),
     )
     return Profiles(
         curves=draw(st.dictionaries(st.tuples(words, words, words), st.just(curve), max_size=3)),

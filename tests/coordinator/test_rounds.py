@@ -20,7 +20,9 @@ PLAN = Plan(
 ORDER = SampleOrder(dataset_length=20, batch_size=8, seed=0)
 
 
-def report(number: int, *, epoch: int = 1, loss_sum: float | None = None, computing: float = 0.5) -> agent_pb2.RoundReport:
+def report(
+    number: int, *, epoch: int = 1, loss_sum: float | None = None, computing: float = 0.5
+) -> agent_pb2.RoundReport:
     told = agent_pb2.RoundReport(
         epoch=epoch, round=number, seconds=1.0, forward_seconds=computing, waiting_seconds={"samples": 1.0 - computing}
     )
@@ -69,7 +71,9 @@ def test_a_round_whose_report_was_dropped_is_passed_over() -> None:
 
 def test_the_last_mini_batch_of_an_epoch_is_smaller() -> None:
     gather = collector()
-    done = [entry for number in range(6) for device in "abc" for entry in gather.add(device, report(number, loss_sum=1.0))]
+    done = [
+        entry for number in range(6) for device in "abc" for entry in gather.add(device, report(number, loss_sum=1.0))
+    ]
     assert [entry.samples for entry in done] == [8, 8, 4, 8, 8, 4]
     assert [entry.epoch for entry in done] == [0, 0, 0, 1, 1, 1]
     assert done[0].seconds_left is None

@@ -14,7 +14,7 @@ ITEMS = 40
 ROUNDS_PER_EPOCH = ITEMS // BATCH_SIZE
 ENDLESS = 100_000  # epochs: hours
 
-_TEMPLATE = '''
+_TEMPLATE = """
 import collections
 import sys
 import time
@@ -27,6 +27,7 @@ import edgeswarm
 
 # The agents unpack the job's files into a folder of this name.
 ON_A_DEVICE = "bundles" in __file__
+IN_THE_DATA_SERVICE = "edgeswarm_coordinator.data_server" in sys.orig_argv
 
 {top}
 
@@ -77,7 +78,7 @@ def transform(sample, generator):
     batch_size={batch_size},
     epochs={epochs},
 )
-'''
+"""
 
 
 @dataclass(frozen=True)

@@ -83,11 +83,18 @@ class Lan:
         """The command line that runs this command on that host. `ip` becomes the command: it has its process id."""
         return ["ip", "netns", "exec", _namespace(host), *map(str, command)]
 
-    def start(self, host: str, *command: str | Path, environment: Mapping[str, str], log: Path) -> subprocess.Popen[str]:
+    def start(
+        self, host: str, *command: str | Path, environment: Mapping[str, str], log: Path
+    ) -> subprocess.Popen[str]:
         """A program that runs on until the LAN is removed. What it says goes to the end of `log`."""
         with log.open("a") as out:
             return subprocess.Popen(
-                self.on(host, *command), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment), text=True
+                self.on(host, *command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=dict(environment),
+                text=True,
             )
 
     def cut(self, host: str) -> None:

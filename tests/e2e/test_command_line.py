@@ -25,7 +25,9 @@ def run(cluster: ThrowawayCluster, tmp_path: Path, *arguments: str | Path) -> En
     """`edgeswarm ARGUMENTS --json` for this cluster."""
     peers = [part for address in cluster.addresses for part in ("--peer", address)]
     command = RunningCommand(
-        [EDGESWARM, *arguments, *peers, "--no-mdns", "--json"], environment=cluster.environment, temporary=tmp_path / "t"
+        [EDGESWARM, *arguments, *peers, "--no-mdns", "--json"],
+        environment=cluster.environment,
+        temporary=tmp_path / "t",
     )
     return command.end(120)
 
@@ -114,7 +116,11 @@ def test_frozen_weights_stay_as_they_are(cluster: ThrowawayCluster, tmp_path: Pa
         epochs=1,
     )
     path = job.write(tmp_path / "job")
-    text = path.read_text().replace("model=lambda: ", "model=lambda: frozen(").replace(".to(DTYPE),\n", ".to(DTYPE)),\n", 1)
+    text = (
+        path.read_text()
+        .replace("model=lambda: ", "model=lambda: frozen(")
+        .replace(".to(DTYPE),\n", ".to(DTYPE)),\n", 1)
+    )
     frozen = "def frozen(model):\n    model.features.requires_grad_(False)\n    return model\n\n\njob = edgeswarm"
     path.write_text(text.replace("job = edgeswarm", frozen))
     built = load_job(path.parent, path.name)

@@ -166,6 +166,7 @@ def frozen(*pids: int) -> Iterator[None]:
 # --- the coordinator --------------------------------------------------------------------------------------------------
 
 SLEEP = "print('sleeping', file=sys.stderr, flush=True); time.sleep(600)"
+SLEEP_IN_THE_DATA_SERVICE = "if IN_THE_DATA_SERVICE: " + SLEEP
 SLEEP_ON_A_DEVICE = "ON_A_DEVICE and time.sleep(600)"
 SLOW_STATE = """
 class SlowState(collections.defaultdict):
@@ -251,7 +252,7 @@ def test_a_second_job_is_refused_and_the_first_goes_on_until_its_coordinator_is_
 
 
 def test_ctrl_c_twice_leaves_at_once_and_the_devices_free_themselves(desk: Desk) -> None:
-    command = desk.train(FaultyJob(dataset=SLEEP), groups=TWO_STAGES)
+    command = desk.train(FaultyJob(dataset=SLEEP_IN_THE_DATA_SERVICE), groups=TWO_STAGES)
     wait_until(lambda: "sleeping" in data_service_log(command), seconds=60.0, what="the data service opens the dataset")
     service = command.children
     assert len(service) == 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 import edgeswarm
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.job import Job, load_job, model_arguments
+from edgeswarm.job import Job, load_job, model_arguments, user_error
 
 
 def nothing(*_: Any) -> Any:
@@ -183,6 +184,42 @@ def test_an_exception_names_the_users_line_and_keeps_the_traceback_as_detail(
     assert error.message.startswith("helper.py, line 2: " + raised.partition("(")[0])
     assert "Traceback" in error.detail
     assert "Traceback" not in str(error)
+
+
+def files_of(error: EdgeswarmError) -> list[str]:
+    """Names of the files in the traceback, outermost first."""
+    return [Path(path).name for path in re.findall(r'File "([^"]+)"', error.detail)]
+
+
+def test_the_traceback_begins_with_the_users_file_and_goes_on_into_libraries(write: Callable[..., Path]) -> None:
+    late = JOB.replace("return None", "import helper; return helper.f()")
+    folder = write(train="import helper\nhelper.f()", late=late, helper="import json\ndef f():\n    json.loads('{')")
+    files = files_of(failure(folder))
+    assert files[:3] == ["train.py", "helper.py", "__init__.py"]  # of json
+    assert "job.py" not in files
+    job: Any = load_job(folder, "late.py")
+    with pytest.raises(json.JSONDecodeError) as caught:
+        job.model()
+    error = user_error(caught.value, folder, where="nano-1", doing="building the model")
+    assert files_of(error)[:3] == ["late.py", "helper.py", "__init__.py"]
+    assert error.message.startswith("helper.py, line 3: JSONDecodeError")
+
+
+def test_the_traceback_of_a_syntax_error_has_no_frame_of_ours(write: Callable[..., Path]) -> None:
+    error = failure(write(train="x = 1\ny = = 2\n"))
+    assert files_of(error) == ["train.py"]
+    assert "y = = 2" in error.detail
+
+
+def test_a_traceback_through_none_of_the_users_files_begins_with_the_library(tmp_path: Path) -> None:
+    ours: dict[str, Any] = {"__package__": "edgeswarm_agent.worker"}
+    exec(compile("def call(function, value):\n    function(value)", "ours.py", "exec"), ours)
+    with pytest.raises(json.JSONDecodeError) as caught:
+        ours["call"](json.loads, "{")
+    below_this_test = caught.tb.tb_next
+    error = user_error(caught.value.with_traceback(below_this_test), tmp_path, where="nano-1", doing="trying")
+    assert files_of(error)[0] == "__init__.py"  # of json, not ours.py
+    assert error.message.startswith("JSONDecodeError")
 
 
 def test_a_wrong_job_names_the_users_line_and_the_field(write: Callable[..., Path]) -> None:

@@ -140,7 +140,7 @@ class AgentServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Prepare(self, request, context):
-        """Phase one of a change of epoch: build the stage, fetch its layers, open links, rehearse. Returns when the worker is ready.
+        """Phase one of a change of epoch: fetch the stage's layers, build it, open links, rehearse. Returns when the worker is ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -220,7 +220,10 @@ def fail(sample: Any, generator: torch.Generator) -> Any:
 
 @pytest.mark.parametrize(
     ("transform", "said"),
-    [(fail, "transform failed on item 1 on .*: ValueError: wrong size"), (lambda sample, _: sample[0][0], "not a pair")],
+    [
+        (fail, "transform failed on item 1 on .*: ValueError: wrong size"),
+        (lambda sample, _: sample[0][0], "not a pair"),
+    ],
 )
 def test_a_transform_that_fails_is_named(served: ServedSamples, transform: Any, said: str) -> None:
     made = feed(served, [FeedRequest(0, 0, (1, 2), 0)], job=job(transform=transform))

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from edgeswarm.plan import Plan, Stage
-from edgeswarm_coordinator.cli.device_table import device_table
+from edgeswarm_coordinator.cli.device_table import device_table, print_devices
 from edgeswarm_coordinator.cli.parts import PartsOfRounds, parts_table
 from edgeswarm_coordinator.cli.plan_view import show_plan_made
 from edgeswarm_coordinator.cli.progress import PLAIN_LINE_EVERY_SECONDS, Progress, round_line
@@ -203,3 +203,21 @@ def test_the_table_of_devices_says_who_is_busy_and_who_is_slowed_down() -> None:
     console.print(device_table([NANO, busy]))
     for text in ("nano-1-0a4f22", "Jetson Nano", "3.0 GiB", "idle", "busy with digits-1 since 10:04", "1.5 x slower"):
         assert text in stream.getvalue(), text
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_devices_are_whole_in_a_terminal_of_any_width(width: int) -> None:
+    far = Device("living-room-nano-bbbbbb", "192.168.100.105:7600", board="NVIDIA Jetson Nano", torch_version="2.4.0")
+    stream = io.StringIO()
+    print_devices(Console(file=stream, width=width), [NANO, far])
+    for text in ("living-room-nano-bbbbbb", "192.168.100.105:7600", "NVIDIA Jetson Nano", "2.4.0", "idle"):
+        assert text in stream.getvalue(), text
+    assert ("┃" in stream.getvalue()) == (width == 200)
+
+
+def test_names_of_devices_are_whole_in_the_plan_of_a_narrow_terminal() -> None:
+    stream = io.StringIO()
+    plan = Plan("by hand", 4, 1, (Stage(0, 3, {"living-room-nano-bbbbbb": 4}, 1),))
+    show_plan_made(Console(file=stream, width=60), PlanMade(plan, instance=None, layer_names=("stem", "body", "head")))
+    assert "living-room-nano-bbbbbb" in stream.getvalue()
+    assert "…" not in stream.getvalue()

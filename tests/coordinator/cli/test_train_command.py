@@ -53,6 +53,15 @@ def test_a_job_file_that_does_not_load_is_one_message(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("edgeswarm-out")] == []
 
 
+def test_what_a_job_file_prints_stays_out_of_the_data(
+    cluster: ThrowawayCluster, of_the_cluster: Invoke, tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").write_text("print('loading the data')\nraise ValueError('no data')\n")
+    result = of_the_cluster("plan", "job.py", "--no-mdns", "--peer", cluster.address("nano-1"), "--json")
+    assert json.loads(result.stdout)["error"]["code"]
+    assert "loading the data" in result.stderr
+
+
 def test_the_agent_is_idle_after_all_that(cluster: ThrowawayCluster, of_the_cluster: Invoke) -> None:
     result = of_the_cluster("devices", "--json", "--no-mdns", "--peer", cluster.address("nano-1"))
     assert json.loads(result.stdout)["devices"][0]["busy_with_job"] == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.profile import PlanningInstance
+from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.planner.explain import explain
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 
@@ -29,7 +29,7 @@ TOO_LARGE_FOR_ONE_DEVICE = {"bertlarge512-C-1000", "vgg416-C-1000"}
 @pytest.mark.parametrize("planner", sorted(PLANNERS))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_instance_is_planned(path: Path, planner: str) -> None:
-    instance = PlanningInstance.from_json(json.loads(path.read_text()))
+    instance = instance_from_json(json.loads(path.read_text()))
     # The one with 417 layers takes seconds at all sizes; memory leaves it no other than 1 anyway.
     micro_batch = 1 if path.stem == "vgg416-C-1000" else None
     if path.stem in TOO_LARGE_FOR_ONE_DEVICE and PLANNERS[planner].one_stage:
@@ -45,5 +45,5 @@ def test_every_instance_is_planned(path: Path, planner: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_an_instance_survives_json(path: Path) -> None:
-    instance = PlanningInstance.from_json(json.loads(path.read_text()))
-    assert PlanningInstance.from_json(json.loads(json.dumps(instance.to_json()))) == instance
+    instance = instance_from_json(json.loads(path.read_text()))
+    assert instance_from_json(json.loads(json.dumps(instance_to_json(instance)))) == instance

@@ -45,6 +45,11 @@ def _set(path: str, value: Any) -> Callable[[Document], None]:
     return change
 
 
+def _read_the_value_of(node: int) -> Callable[[Document], None]:
+    """The first node reads this one."""
+    return lambda document: _set("nodes/0/args/0", {"node": document["nodes"][node]["name"]})(document)
+
+
 def _nested(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
@@ -61,8 +66,8 @@ HOSTILE: dict[str, Callable[[Document], None]] = {
     "an operation that isn't a text": _set("nodes/0/op", 3),
     "a name that is code": _set("nodes/0/name", "x = 1; import os"),
     "a keyword that is code": _set("nodes/0/kwargs", {"a) or (b": 1}),
-    "a value of a later node": lambda document: _set("nodes/0/args/0", {"node": document["nodes"][-1]["name"]})(document),
-    "a value of itself": lambda document: _set("nodes/0/args/0", {"node": document["nodes"][0]["name"]})(document),
+    "a value of a later node": _read_the_value_of(-1),
+    "a value of itself": _read_the_value_of(0),
     "two nodes of one name": lambda document: _set("nodes/1/name", document["nodes"][0]["name"])(document),
     "a tensor that isn't listed": _set("nodes/0/args/1", {"tensor": "other.weight"}),
     "a missing tensor": lambda document: document["tensors"].pop(0),

@@ -65,7 +65,16 @@ def test_a_value_of_another_structure_says_where(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "structure",
-    [{"value": 3}, {"value": True}, {"tuple": 1}, {"dict": [["a"]]}, {"record": ["R", 1]}, {}, [], {"list": [{"a": 1}]}],
+    [
+        {"value": 3},
+        {"value": True},
+        {"tuple": 1},
+        {"dict": [["a"]]},
+        {"record": ["R", 1]},
+        {},
+        [],
+        {"list": [{"a": 1}]},
+    ],
 )
 def test_what_is_no_structure_is_refused(structure: Any) -> None:
     with pytest.raises(EdgeswarmError):

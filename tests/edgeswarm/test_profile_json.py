@@ -1,0 +1,78 @@
+"""Planning instances in JSON: to and fro, and the field that a mistake is in."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.profile import Network
+from edgeswarm.profile_json import instance_from_json, instance_to_json
+
+from .test_profile import instance
+
+
+def test_json_gives_the_instance_back() -> None:
+    assert instance_from_json(json.loads(json.dumps(instance_to_json(instance())))) == instance()
+
+
+def test_links_that_are_all_alike_are_one_number() -> None:
+    document = {**instance_to_json(instance()), "network": {"latency_seconds": 0.0, "bandwidth_bytes_per_second": 9}}
+    read = instance_from_json(document)
+    assert read.network == Network.uniform(2, bytes_per_second=9.0, latency_seconds=0.0)
+    assert instance_to_json(read)["network"] == {"latency_seconds": 0.0, "bandwidth_bytes_per_second": 9.0}
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """The small instance's document with one field set: "devices__0__name"."""
+    document: Any = copy.deepcopy(instance_to_json(instance()))
+    *way, last = (int(part) if part.isdigit() else part for part in path.split("__"))
+    place = document
+    for part in way:
+        place = place[part]
+    place[last] = value
+    return dict(document)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("format", "edgeswarm-planning-instance/9", "format is"),
+        ("model__layers", [], "at least one layer"),
+        ("model__layers__1__param_bytes", -1, r"model.layers\[1\].param_bytes must be a whole number"),
+        ("model__layers__0__name", 3, r"model.layers\[0\].name must be a text"),
+        ("model__layers__0__flops_forward", "many", r"model.layers\[0\].flops_forward must be a number"),
+        ("profiles__box__batch_sizes", [4, 1], "profiles.box: batch_sizes must rise"),
+        ("profiles__box__batch_sizes", [1.5, 4], "profiles.box: batch_sizes must be whole numbers"),
+        ("profiles__box__batch_sizes", [], "profiles.box: batch_sizes needs at least one"),
+        ("profiles__box__forward_seconds", [[1, 2]], "profiles.box: forward_seconds has 1 rows for 2 batch sizes"),
+        ("profiles__box__forward_seconds", [[1, 2], [1]], "profiles.box: the rows of forward_seconds differ"),
+        ("profiles__box__backward_seconds__1", "x", r"profiles.box.backward_seconds\[1\] must be a list, not"),
+        ("profiles__box__backward_seconds__1__0", None, r"profiles.box.backward_seconds\[1\]\[0\] must be a number"),
+        ("profiles__box__backward_seconds__1__0", float("nan"), r"backward_seconds\[1\]\[0\] must be a number"),
+        ("devices", [], "devices is empty"),
+        ("devices__0__profile", "phone", r"devices\[0\].profile is 'phone'"),
+        ("devices__1__name", "x", r"devices\[1\].name is 'x'"),
+        ("devices__1__memory_bytes", None, r"devices\[1\].memory_bytes is missing"),
+        ("network__bandwidth_bytes_per_second", 0, "a bandwidth is not above 0"),
+        ("network__bandwidth_bytes_per_second", [[0]], "network.bandwidth_bytes_per_second is for 1 devices"),
+        ("network__bandwidth_bytes_per_second", [[0, 1], [1]], "not square"),
+        ("training__mini_batch", 0, "training.mini_batch must be a whole number of at least 1"),
+        ("training", None, "training is missing"),
+    ],
+)
+def test_from_json_names_the_field(path: str, value: object, words: str) -> None:
+    with pytest.raises(EdgeswarmError, match=words) as caught:
+        instance_from_json(changed(path, value))
+    assert caught.value.code is ErrorCode.INSTANCE_INVALID
+
+
+def test_profiles_must_be_of_the_model() -> None:
+    document = instance_to_json(instance())
+    other = json.loads(json.dumps(document))
+    other["model"]["layers"].pop()
+    with pytest.raises(EdgeswarmError, match="box has 2 layers, but the model has 1"):
+        instance_from_json(other)
