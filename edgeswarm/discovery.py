@@ -306,8 +306,9 @@ class Advertiser:
         self._announced.set()
         if info.name != f"{self._node_id}.{SERVICE_TYPE}":
             self._trouble(
-                f"Another device on this network announces the node id {self._node_id} too. If its disk or SD card was "
-                "cloned from this one, remove the agent's folder there and join it again."
+                f"Another agent on this network announces the node id {self._node_id} too. Are two started with one "
+                "folder on this machine? End one. If another device's disk or SD card was cloned from this one, remove "
+                "the agent's folder there and join it again."
             )
         else:
             self._last_warning = ""
