@@ -23,6 +23,7 @@ from edgeswarm.wire.version import PROTOCOL_VERSION
 from .bundles import BundleStore
 from .device import Device
 from .link_probe import sink_handler
+from .only_one import OnlyOne
 from .service import AgentParts, AgentService
 from .supervisor import WorkerSettings
 from .telemetry.hardware import Hardware, read_hardware
@@ -47,7 +48,7 @@ class Daemon:
         log: Callable[[str], None],
         worker_command: tuple[str, ...] | None = None,
     ) -> None:
-        """Raises: EdgeswarmError (TRUST) where the device hasn't joined, PORT_IN_USE, CONFIG."""
+        """Raises: EdgeswarmError (TRUST) where the device hasn't joined, AGENT_RUNNING, PORT_IN_USE, CONFIG."""
         self.identity = Identity.load(folders.agent_dir, role=Role.AGENT)
         self.hardware: Hardware = read_hardware(slow_down=settings.slow_down, threads=settings.threads)
         self._settings = settings
@@ -61,6 +62,7 @@ class Daemon:
             workers=CALL_THREADS,
             handlers=[sink_handler()],
         )
+        self._only_one = OnlyOne(folders.agent_dir)
         self._device = Device(worker, log=log)
         parts = AgentParts(
             identity=self.identity,
@@ -118,6 +120,7 @@ class Daemon:
             thread.start()
         for thread in threads:
             thread.join(STOP_SECONDS)
+        self._only_one.release()
 
     def _stop_server(self) -> None:
         ended: threading.Event = self._server.stop(grace=0.2)

@@ -148,13 +148,13 @@ class DataServiceProcess:
         try:
             code = self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            return self._failed("The data service closed its answer without a word.", "Look into the lines below.")
+            return self._failed("The data service closed its answer without a word.", "Look into the details.")
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return self._failed(
             f"The data service ended {how}.",
             "It had too little memory, or was killed; free memory on this machine and start the job again."
             if code == -signal.SIGKILL
-            else "Look into the lines below, and correct the job's dataset.",
+            else "Look into the details, and correct the job's dataset.",
         )
 
     def _failed(self, message: str, remedy: str) -> EdgeswarmError:

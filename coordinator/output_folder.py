@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from pathlib import Path
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
@@ -19,13 +19,16 @@ def check_output_is_free(folder: Path) -> None:
 
 
 def check_output_can_be_made(folder: Path) -> None:
-    """As `check_output_is_free`; OUTPUT_FAILED where no folder can be made there. Makes nothing."""
+    """As `check_output_is_free`; OUTPUT_FAILED where no folder can be made there. Leaves nothing behind."""
     check_output_is_free(folder)
     above = next(parent for parent in folder.absolute().parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        what = "is not a folder" if not above.is_dir() else "may not be written by you"
+    try:
+        # Tried, not asked: a read-only disk, or /proc, says no to root as well.
+        Path(tempfile.mkdtemp(prefix=".edgeswarm-", dir=above)).rmdir()
+    except OSError as error:
+        what = "is not a folder" if not above.is_dir() else f"can't be written to ({error.strerror or error})"
         raise EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
             f"The result can't be written to {folder}: {above} {what}.",
             "Choose another folder with --output.",
-        )
+        ) from error

@@ -1,9 +1,10 @@
 """How both commands, `edgeswarm` and `edgeswarm-agent`, report what went wrong: one message, the right exit code.
 
-    without --json    stderr: `error: <message>`, `remedy: <remedy>`, and the detail, as the traceback out of a user's file
+    without --json    stderr: `error: <message>`, `remedy: <remedy>`, and `details: <file>` where there is more to know
     with --json       stdout: {"error": {"code": ..., "message": ..., "remedy": ..., "detail": ...}}
 
-A traceback of our own is shown with the hidden `--debug` only. A mistake of our own goes to a log file that the message names.
+Details (the traceback out of a user's file, the end of a log) go to a file, so that the remedy is what a person sees;
+the hidden `--debug` shows them, and a traceback of our own.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def debug_option(command: Command) -> Command:
 class ErrorReportingGroup(click.Group):
     """A click group whose `main` ends the process with the exit code that goes with what happened.
 
-    log_folder: where the traceback of an unexpected exception is written (the system's temporary folder when None
+    log_folder: where details and the traceback of an unexpected exception are written (the system's temporary folder when None
     or when it can't be written). Use as `@click.group(cls=ErrorReportingGroup, log_folder=...)`.
     """
 
@@ -121,8 +122,10 @@ def report(
         click.echo(f"error: {readable.message}", err=True)
         if readable.remedy:
             click.echo(f"remedy: {readable.remedy}", err=True)
-        if readable.detail and readable.code is not ErrorCode.INTERNAL:
+        if readable.detail and debug:
             click.echo(readable.detail.rstrip(), err=True)
+        elif readable.detail:
+            click.echo(f"details: {_write_log(readable.detail, log_folder)}", err=True)
     if debug:
         click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
     return error.exit_code if isinstance(error, click.ClickException) else int(readable.exit_code)
@@ -140,12 +143,11 @@ def as_edgeswarm_error(error: BaseException, *, log_folder: Callable[[], Path] |
     return EdgeswarmError(
         ErrorCode.INTERNAL,
         f"edgeswarm made a mistake of its own: {summary}",
-        f"report it with the traceback in {_write_traceback(error, log_folder)}",
+        f"report it with the traceback in {_write_log(''.join(traceback.format_exception(error)), log_folder)}",
     )
 
 
-def _write_traceback(error: BaseException, log_folder: Callable[[], Path] | None) -> Path:
-    text = "".join(traceback.format_exception(error))
+def _write_log(text: str, log_folder: Callable[[], Path] | None) -> Path:
     name = time.strftime("error-%Y%m%d-%H%M%S") + f"-{os.getpid()}.log"
     try:
         folder = log_folder() if log_folder is not None else Path(tempfile.gettempdir())

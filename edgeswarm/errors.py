@@ -41,6 +41,7 @@ class ErrorCode(enum.Enum):
     TRUST = ("trust", ExitCode.ERROR)
     TOKEN = ("token", ExitCode.ERROR)
     CONFIG = ("config", ExitCode.USAGE)
+    AGENT_RUNNING = ("agent-running", ExitCode.ERROR)
     PORT_IN_USE = ("port-in-use", ExitCode.ERROR)
     OUTPUT_EXISTS = ("output-exists", ExitCode.ERROR)
     OUTPUT_FAILED = ("output-failed", ExitCode.ERROR)

@@ -280,6 +280,6 @@ def readable_error(error: BaseException, device: str, *, job_folder: Path | None
     return EdgeswarmError(
         ErrorCode.WORKER_FAILED,
         f"The worker on {device} failed: {type(error).__name__}: {error}{line_of(error)}.",
-        "The lines below show where; if it is your job's code, correct it there.",
+        "The details show where; if it is your job's code, correct it there.",
         detail="".join(traceback.format_exception(error)),
     )

@@ -39,7 +39,7 @@ class _InOrder(ErrorReportingGroup):
 def _log_folder() -> Path:
     from edgeswarm.config import Folders
 
-    return Folders.find().state_dir
+    return Folders.find().state_dir / "logs"
 
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in EXIT_CODE_MEANINGS.items())

@@ -126,7 +126,7 @@ def _fail(context: grpc.ServicerContext, error: Exception, method: str) -> NoRet
         EdgeswarmError(
             ErrorCode.INTERNAL,
             f"{method} failed: {type(error).__name__}: {error}",
-            "This is a defect of edgeswarm; please report it with the lines below.",
+            "This is a defect of edgeswarm; please report it with the details.",
             detail="".join(traceback.format_exception(error)),
         ),
     )

@@ -28,3 +28,9 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EdgeswarmError, match=r"file is not a folder\.") as caught:
         check_output_can_be_made(tmp_path / "file" / "result")
     assert caught.value.code is ErrorCode.OUTPUT_FAILED
+
+
+def test_a_place_that_takes_no_folders_is_refused() -> None:
+    with pytest.raises(EdgeswarmError, match="/proc can't be written to") as caught:
+        check_output_can_be_made(Path("/proc/result"))
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED

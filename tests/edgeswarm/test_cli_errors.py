@@ -39,7 +39,6 @@ def group(log_folder: Path) -> ErrorReportingGroup:
 @pytest.mark.parametrize(
     ("what", "code", "expected"),
     [
-        ("busy", 1, "error: nano-1 is busy\nremedy: wait\na line of detail\n"),
         ("plan", 4, "error: no plan fits\n"),
         ("interrupt", 130, "error: interrupted\n"),
     ],
@@ -47,6 +46,13 @@ def group(log_folder: Path) -> ErrorReportingGroup:
 def test_one_message_on_stderr_and_the_exit_code(tmp_path: Path, what: str, code: int, expected: str) -> None:
     result = CliRunner().invoke(group(tmp_path), ["fail", what])
     assert (result.exit_code, result.stdout, result.stderr) == (code, "", expected)
+
+
+def test_details_go_to_a_file_that_the_message_names(tmp_path: Path) -> None:
+    result = CliRunner().invoke(group(tmp_path / "logs"), ["fail", "busy"])
+    (log,) = (tmp_path / "logs").iterdir()
+    assert result.stderr == f"error: nano-1 is busy\nremedy: wait\ndetails: {log}\n"
+    assert log.read_text() == "a line of detail"
 
 
 def test_with_json_the_error_is_one_document_on_stdout(tmp_path: Path) -> None:
@@ -79,7 +85,7 @@ def test_a_log_folder_that_cannot_be_written_is_replaced(tmp_path: Path) -> None
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     result = CliRunner().invoke(group(tmp_path), ["fail", "busy", "--debug"])
-    assert "error: nano-1 is busy" in result.stderr
+    assert "error: nano-1 is busy\nremedy: wait\na line of detail\n" in result.stderr
     assert "Traceback" in result.stderr
 
 

@@ -1,0 +1,36 @@
+"""One agent for one folder: a second one would be the same device twice."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+
+
+class OnlyOne:
+    """Holds a folder for this process. The kernel lets go of it when the process ends, however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises EdgeswarmError (AGENT_RUNNING) where another agent has the folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "running"
+        self._file = path.open("a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise EdgeswarmError(
+                ErrorCode.AGENT_RUNNING,
+                f"An agent runs already with the folder {folder} (process {holder}).",
+                "End it, or give this one a folder of its own with --home and let it join from there.",
+            ) from None
+        self._file.truncate(0)
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+
+    def release(self) -> None:
+        self._file.close()
