@@ -11,6 +11,7 @@ from .cutting import Cuts, cut, is_counting_batch_norm
 from .layer_graph import Layer, LayerGraph, select_nodes
 from .lowering import BATCH, LoweredGraph, RawNode, ValueType
 from .node import Node
+from .packing import pack_cuts
 from .structure import describe
 from .values import BYTES_PER_ELEMENT, BatchNorm, LiveValue, TensorSpec
 
@@ -32,7 +33,7 @@ def assemble(
     number; leaf_index gives its place in lowered.outputs.
     """
     outputs, output_structure = _outputs(lowered, tensors, returned, leaf_index)
-    cuts = cut(lowered)
+    cuts = pack_cuts(lowered, cut(lowered))
     types = {**dict(lowered.inputs), **{node.name: node.value for node in lowered.nodes}}
     nodes = tuple(
         Node(

@@ -138,7 +138,7 @@ def _export(
         if isinstance(leaf, torch.Tensor):
             shapes[leaf] = {0: torch.export.Dim.DYNAMIC}
     try:
-        with _quiet(), _plain_momentum(model):
+        with _quiet(), _plain_momentum(model), _without_caches(model):
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # whatever the user's code and the tracer raise: it becomes a message
         raise explain(model, error) from error
@@ -168,6 +168,20 @@ def _plain_momentum(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module in changed:
             module.momentum = None
+
+
+@contextlib.contextmanager
+def _without_caches(model: torch.nn.Module) -> Iterator[None]:
+    """A Hugging Face language model returns its keys and values for generating text, unless its configuration says no."""
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    changed = {id(config): config for config in configs if getattr(config, "use_cache", None) is True}
+    for config in changed.values():
+        config.use_cache = False  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        for config in changed.values():
+            config.use_cache = True  # type: ignore[union-attr]
 
 
 def _batch_norm_modules(model: torch.nn.Module) -> dict[str, Any]:

@@ -14,6 +14,10 @@ from ..errors import EdgeswarmError, ErrorCode
 _UNBOUNDED = 2**20
 #: "L['image'].size()[0]", as the tracer's conditions name the batch.
 _SIZE = re.compile(r"L(\[[^\]]*\])+\.size\(\)\[0\]")
+#: Two samples and more: one alone is traced as any other number is.
+_BATCHES = (*range(2, 130), 1009, 4096, 65_537, _UNBOUNDED)
+#: What torch says of a returned object that is no tensor and holds none that it knows of.
+_FOREIGN_OUTPUT = re.compile(r"Found <class '(?:[\w.]*\.)?(\w+)'> in output")
 
 _MASKS = "Write the choice with torch.where or masks, or decide by shapes and by the module's attributes."
 _BATCH = "Take the batch from x.shape[0] where it is needed, and let nothing depend on how large it is."
@@ -37,6 +41,9 @@ def explain(model: torch.nn.Module, error: Exception) -> EdgeswarmError:
         number = re.search(r"constant \((\d+)\)", text)
         message = f"The model's forward fixes the batch size{f' to {number[1]}' if number else ''}{where}: {first_line}"
         remedy = "Look for a number in a view, reshape, expand or loop that should be x.shape[0]."
+    elif foreign := _FOREIGN_OUTPUT.search(text):
+        message = f"The model returns an object of the type {foreign[1]}{where}, which can't be built on a device."
+        remedy = "Return tensors in tuples, lists and dicts; turn off what the loss doesn't use."
     else:
         message = f"The model can't be exported{where}: {kind}: {first_line}"
         remedy = "Call the model with one batch of the dataset in plain PyTorch first; then mend that line."
@@ -54,12 +61,21 @@ def refuse_fixed_batch(program: torch.export.ExportedProgram) -> None:
                 _BATCH,
             )
     for condition in getattr(program, "_guards_code", ()):
-        if _SIZE.sub("batch", condition).strip("()") not in ("batch == batch", "batch != 1", "batch != 0"):
+        if not holds_for_batches(_SIZE.sub("batch", condition)):
             raise EdgeswarmError(
                 ErrorCode.EXPORT_FAILED,
                 f"The model's graph holds only where {_SIZE.sub('the batch size', condition)}.",
                 _BATCH,
             )
+
+
+def holds_for_batches(condition: str) -> bool:
+    """Whether a condition of the tracer is none: "((12*batch) % batch) == 0" is true of every batch."""
+    try:
+        # The text is torch's own, of this process, made of numbers, operators and the names of sizes.
+        return all(eval(condition, {"__builtins__": {}, "batch": batch}) for batch in _BATCHES)
+    except Exception:  # it is about something else than the batch
+        return False
 
 
 def _user_place(model: torch.nn.Module, error: BaseException) -> str:

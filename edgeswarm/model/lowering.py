@@ -47,11 +47,13 @@ class ValueType:
 
     shape: sizes, BATCH where one is exactly the batch, None where it depends on the batch in another way.
     elements: (a, b) where the tensor has a * batch + b elements, else None.
+    order: the dimensions from the outermost in memory to the innermost; None where elements overlap or lie apart.
     """
 
     dtype: str | None
     shape: tuple[int | None, ...] = ()
     elements: tuple[int, int] | None = None
+    order: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass
@@ -319,7 +321,7 @@ class _Lowering:
             shape.append(known if isinstance(known, int) else BATCH if known == {"batch": [1, 0]} else None)
         count = value.numel()
         elements = self._pair(count.node.expr) if isinstance(count, torch.SymInt) else (0, int(count))
-        return ValueType(dtype=_dtype(value.dtype), shape=tuple(shape), elements=elements)
+        return ValueType(dtype=_dtype(value.dtype), shape=tuple(shape), elements=elements, order=_memory_order(value))
 
     def _name(self, wanted: str) -> str:
         name, number = wanted, 0
@@ -328,6 +330,23 @@ class _Lowering:
             name = f"{wanted}_again_{number}"
         self._taken.add(name)
         return name
+
+
+def _memory_order(value: torch.Tensor) -> tuple[int, ...] | None:
+    """Dimensions by falling stride, as they are for the sample batch; None unless the elements fill their memory."""
+    sizes = [_of_sample(size) for size in value.shape]
+    strides = [_of_sample(stride) for stride in value.stride()]
+    order = sorted(range(len(sizes)), key=lambda dim: (-strides[dim], dim))
+    expected = 1
+    for dim in reversed(order):
+        if sizes[dim] != 1 and strides[dim] != expected:
+            return None
+        expected *= sizes[dim]
+    return tuple(order)
+
+
+def _of_sample(size: Any) -> int:
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
 def _dtype(dtype: torch.dtype) -> str:

@@ -153,7 +153,8 @@ def is_allowed(op: str) -> bool:
     """Whether a graph may call this operation."""
     parts = op.split(".")
     if len(parts) == 3 and parts[0] == "aten":
-        return parts[1] in ATEN_PACKETS and parts[2].isidentifier() and not parts[2].endswith("out")
+        writes_out = parts[2] == "out" or parts[2].endswith("_out")  # `to.dtype_layout` doesn't
+        return parts[1] in ATEN_PACKETS and parts[2].isidentifier() and not writes_out
     if len(parts) == 2:
         names = {"operator": _PYTHON_OPERATORS, "math": _MATH_FUNCTIONS, "torch": _TORCH_SYMBOLIC}
         return parts[1] in names.get(parts[0], frozenset())

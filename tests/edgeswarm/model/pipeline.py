@@ -57,8 +57,12 @@ class Pipeline:
         *,
         batch: int,
         draw: DrawKey | None = None,
+        own_loss: bool = False,
     ) -> Any:
-        """What the model returns, made of leaves; call `backward` after giving them gradients."""
+        """What the model returns, made of leaves; call `backward` after giving them gradients.
+
+        own_loss: the last stage's own outputs, as a worker hands them to the loss; its backward goes through that stage.
+        """
         self._passes = []
         live: list[Tensor] = flatten(self.graph.input_structure, (args, kwargs or {}))
         for module, merger in zip(self.modules, self.mergers, strict=True):
@@ -71,12 +75,18 @@ class Pipeline:
             merger.add(module.take_batch_statistics())
             self._passes.append((leaves, outputs))
             live = list(outputs)
-        self.outputs = _leaves(live, self.modules[-1].graph.outputs)
+        self._own_loss = own_loss
+        self.outputs = live if own_loss else _leaves(live, self.modules[-1].graph.outputs)
         return unflatten(self.graph.output_structure, self.outputs)
 
     def backward(self) -> None:
-        gradients = [output.grad for output in self.outputs]
-        for leaves, outputs in reversed(self._passes):
+        passes = list(self._passes)
+        if self._own_loss:
+            leaves, _ = passes.pop()
+        else:
+            leaves = self.outputs
+        gradients = [leaf.grad for leaf in leaves]
+        for leaves, outputs in reversed(passes):
             pairs = [
                 (output, gradient)
                 for output, gradient in zip(outputs, gradients, strict=True)

@@ -23,6 +23,20 @@ def _stage(model: nn.Module) -> StageModule:
     return StageModule(graph.stage(0, len(graph.layers)), copies)
 
 
+def test_momentum_is_rounded_as_pytorch_rounds_it() -> None:
+    torch.manual_seed(0)
+    model = _model(0.997).train()
+    samples = 0.1 * torch.randn(4, 2, 6, 6)
+    stage = _stage(model)
+    merger = BatchNormMerger(stage.graph.batch_norms, stage.buffers)
+    stage.forward(4, [samples], draw=None)
+    merger.add(stage.take_batch_statistics())
+    merger.apply(merger.to_vector())
+    model(samples)
+    for name, value in model.named_buffers():
+        torch.testing.assert_close(stage.buffers[name], value, rtol=2e-7, atol=0)
+
+
 @pytest.mark.parametrize("momentum", [0.1, None])
 def test_micro_batches_and_replicas_count_as_one_batch(momentum: float | None) -> None:
     """Unequal shares of unequal micro-batches on two replicas: the statistics of the whole mini-batch, momentum once a round."""

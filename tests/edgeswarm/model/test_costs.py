@@ -28,6 +28,26 @@ def test_flops_of_attention_are_counted() -> None:
     assert attention.flops_backward == 5 * attention.flops_forward // 2  # the scores are computed again
 
 
+class _Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.LSTM(8, 16, batch_first=True)
+        self.second = nn.LSTM(16, 32, batch_first=True, bidirectional=True)
+
+    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
+        last: torch.Tensor = self.second(self.first(sequence)[0])[0]
+        return last
+
+
+def test_an_lstm_costs_its_products_and_keeps_its_workspace() -> None:
+    length = 12
+    first, second = export_model(_Recurrent(), (torch.randn(4, length, 8),)).layer_graph.layers
+    assert first.flops_forward == 2 * length * 4 * 16 * (8 + 16)
+    assert second.flops_forward == 2 * 2 * length * 4 * 32 * (16 + 32)
+    assert second.flops_backward == 2 * second.flops_forward
+    assert second.saved_bytes > 2 * length * 16 * 32 * 4
+
+
 @pytest.mark.parametrize("name", ["digits", "mobilenet", "gpt", "unet"])
 def test_saved_bytes_are_those_that_a_real_run_keeps(name: str) -> None:
     given = example(name)

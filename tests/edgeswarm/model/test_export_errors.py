@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.export import export_model
+from edgeswarm.model.export_errors import holds_for_batches
 
 
 class _Inner(nn.Module):
@@ -132,3 +133,35 @@ def test_complex_weights_are_refused_by_name() -> None:
 
     with pytest.raises(EdgeswarmError, match="'weight' is of the dtype complex64"):
         export_model(Complex(), (torch.randn(4, 6),))
+
+
+def test_a_condition_that_holds_for_every_batch_is_none() -> None:
+    """Attention by keys and values of 12 rows a sample brings ((12 * batch) % batch) == 0."""
+
+    class Repeated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+
+        def forward(self, values: Tensor) -> Tensor:
+            rows = self.linear(values).reshape(-1, 2)
+            assert rows.shape[0] % values.shape[0] == 0
+            flat: Tensor = rows.reshape(values.shape[0], -1)
+            return flat
+
+    assert export_model(Repeated(), (torch.randn(4, 6),)).layer_graph.layers
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("((12*batch) % batch) == 0", True),
+        ("batch != 1", True),
+        ("batch < 1000", False),
+        ("(batch % 2) == 0", False),
+        ("L['mask'].size()[1] == 12", False),
+        ("__import__('os')", False),
+    ],
+)
+def test_conditions_of_the_tracer_are_tried_on_batches(condition: str, holds: bool) -> None:
+    assert holds_for_batches(condition) is holds

@@ -10,9 +10,11 @@ from torch import nn
 
 from edgeswarm.model.export import export_model, without_memory
 from edgeswarm.model.layer_graph import LayerGraph
+from edgeswarm.model.stage import StageModule
 from tests.models import DigitsCNN, SmallGPT
 
 from .examples import EXAMPLES, example
+from .pipeline import all_tensors
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,62 @@ def test_the_batch_may_be_any_dimension() -> None:
     assert value.shape == (3, -1, 4)
     assert value.batch_dim == 1
     assert value.with_batch(5) == (3, 5, 4)
+
+
+class _ChannelsLast(nn.Module):
+    """A layer normalisation over channels, as ConvNeXt has it: images go on channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        normed = self.norm(self.first(image).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        last: torch.Tensor = self.third(normed + self.second(normed).relu_()) + normed
+        return last
+
+
+def test_a_value_crosses_in_the_order_of_its_memory() -> None:
+    exported = export_model(_ChannelsLast(), (torch.randn(4, 4, 6, 5),))
+    graph = exported.layer_graph
+    (normed,) = graph.cuts[1]
+    assert normed.shape == (-1, 6, 5, 4)
+    assert all(value.batch_dim == 0 and value.requires_grad for cut in graph.cuts[1:] for value in cut)
+    tensors = all_tensors(_ChannelsLast(), exported)
+    seen = []
+    for stages in ([(0, 3)], [(0, 1), (1, 3)], [(0, 1), (1, 2), (2, 3)]):
+        values: tuple[torch.Tensor, ...] = (torch.randn(3, 4, 6, 5, generator=torch.Generator().manual_seed(0)),)
+        for first, end in stages:
+            module = StageModule(graph.stage(first, end), tensors)
+            values = module.forward(3, [value.detach().contiguous() for value in values], draw=None)
+            assert end == 3 or all(value.is_contiguous() for value in values)
+        seen.append(values[0])
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0], seen[2])
+    assert seen[0].stride() == seen[2].stride()
+
+
+def test_a_signature_knows_only_what_the_layer_reads() -> None:
+    """The mask goes along over the first two blocks; it costs them nothing."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+        def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            for index, block in enumerate(self.blocks):
+                values = torch.relu(block(values))
+                if index == 1:
+                    values = values * mask
+            return values
+
+    layers = export_model(Masked(), (torch.randn(4, 6), torch.randn(4, 6))).layer_graph.layers
+    assert [layer.name for layer in layers] == [f"blocks.{index}" for index in range(4)]
+    assert layers[2].signature == layers[3].signature
+    assert layers[0].output_bytes == 2 * layers[2].output_bytes
+    assert layers[0].signature != layers[1].signature
 
 
 @pytest.mark.parametrize("name", ["digits", "gpt"])

@@ -230,6 +230,11 @@ def test_what_torch_calls_random_is_random_here() -> None:
                 assert operators.is_random(f"aten.{packet}.{overload}", [], arguments), packet
 
 
+def test_an_overload_that_only_ends_like_one_that_writes_is_allowed() -> None:
+    assert operators.is_allowed("aten.to.dtype_layout")
+    assert not operators.is_allowed("aten.add.Scalar_out")
+
+
 def test_a_dropout_that_keeps_everything_draws_nothing() -> None:
     assert operators.is_random("aten.dropout.default", [{"node": "x"}, 0.1, True], {})
     assert not operators.is_random("aten.dropout.default", [{"node": "x"}, 0.1, False], {})
