@@ -216,9 +216,7 @@ ZOO: dict[str, ZooModel] = {
         alike=("bert.encoder.layer.0", "bert.encoder.layer.1"),
     ),
     "gpt2": ZooModel(
-        small=Size(
-            functools.partial(gpt2, n_layer=3, n_embd=32, n_head=4, vocab_size=60, n_positions=16), ids(12, 60)
-        ),
+        small=Size(functools.partial(gpt2, n_layer=3, n_embd=32, n_head=4, vocab_size=60, n_positions=16), ids(12, 60)),
         full=Size(gpt2, ids(128, 50257)),
         alike=("transformer.h.0", "transformer.h.1"),
     ),

@@ -73,9 +73,7 @@ def _fake_module(stage: StageGraph) -> StageModule:
 
 
 def _fake_inputs(stage: StageGraph, batch: int) -> list[torch.Tensor]:
-    return [
-        _fake_tensor(value.with_batch(batch), value).requires_grad_(value.requires_grad) for value in stage.inputs
-    ]
+    return [_fake_tensor(value.with_batch(batch), value).requires_grad_(value.requires_grad) for value in stage.inputs]
 
 
 def _fake_tensor(shape: tuple[int, ...], described: LiveValue | TensorSpec) -> torch.Tensor:
@@ -150,7 +148,9 @@ def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *args: 
     return int(sdpa_backward_flop_count(gradient, query, key, value))  # type: ignore[no-untyped-call]
 
 
-def _lstm(layer_input: torch.Tensor, weight: torch.Tensor, hidden_weight: torch.Tensor, *args: Any, **kwargs: Any) -> int:
+def _lstm(
+    layer_input: torch.Tensor, weight: torch.Tensor, hidden_weight: torch.Tensor, *args: Any, **kwargs: Any
+) -> int:
     """One layer in one direction: [length, batch, features] times both weights, at each step."""
     steps = layer_input.shape[0] * layer_input.shape[1]
     return int(2 * steps * (weight.numel() + hidden_weight.numel()))

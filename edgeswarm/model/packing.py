@@ -24,9 +24,7 @@ from .node import map_argument
 def pack_cuts(graph: LoweredGraph, cuts: Cuts) -> Cuts:
     """Adds the permutations to the graph, and gives the cuts with the permuted values in the live sets."""
     crossing = {name for names in cuts.live[1:] for name in names}
-    packed = {
-        node.name: node for node in graph.nodes if node.name in crossing and _is_permuted(node.value.order)
-    }
+    packed = {node.name: node for node in graph.nodes if node.name in crossing and _is_permuted(node.value.order)}
     if not packed:
         return cuts
     packing = _Packing(packed, cuts)
@@ -50,7 +48,9 @@ class _Packing:
         layer = self.layer_of[node.name]
         if layer is not None and any(name in self._packed for name in node.reads):
             args = self.renamed(node.args, layer)
-            node = dataclasses.replace(node, args=args, kwargs={k: self.renamed(v, layer) for k, v in node.kwargs.items()})
+            node = dataclasses.replace(
+                node, args=args, kwargs={k: self.renamed(v, layer) for k, v in node.kwargs.items()}
+            )
         self._nodes.append(node)
 
     def renamed(self, argument: Any, layer: int) -> Any:

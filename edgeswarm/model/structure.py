@@ -6,15 +6,20 @@ As JSON:
     {"constant": 0.5}                  a number, text, true, false or null that the model returns as it is
     {"list": [..]}  {"tuple": [..]}    nested
     {"dict": [[key, ..], ..]}          a dict, in its order
-    {"record": ["Output", [[key, ..], ..]]}   a named tuple, or an output class with named fields
+    {"named_tuple": ["Output", [[key, ..], ..]]}
+    {"record": ["Output", [[key, ..], ..]]}   an output class with named fields, as Hugging Face's models return
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import collections
+import dataclasses
+import functools
+import keyword
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .checked_json import MAXIMUM_NESTING, refuse
+from .checked_json import IDENTIFIER, MAXIMUM_NESTING, refuse
 
 _MAXIMUM_DEPTH = 4 * MAXIMUM_NESTING
 
@@ -22,23 +27,21 @@ _MAXIMUM_DEPTH = 4 * MAXIMUM_NESTING
 class Record(dict[str, Any]):
     """What stands for a user's output class: fields by attribute, by key, and by index as a tuple has them."""
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
+    def __getattribute__(self, name: str) -> Any:
+        # A field may be called `values` or `items`.
+        return self[name] if not name.startswith("__") and name in self else super().__getattribute__(name)
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, int | slice):
-            return tuple(self.values())[key]
+            return tuple(self[name] for name in self)[key]
         return super().__getitem__(key)
 
 
 def describe(value: Any, leaf: Any) -> dict[str, Any]:
     """The structure of a nested value; `leaf(item)` gives the JSON of whatever is not a container."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        pairs: Iterable[tuple[Any, Any]] = zip(value._fields, value, strict=True)
-        return {"record": [type(value).__name__, [[key, describe(item, leaf)] for key, item in pairs]]}
+        pairs = zip(value._fields, value, strict=True)
+        return {"named_tuple": [type(value).__name__, [[key, describe(item, leaf)] for key, item in pairs]]}
     if isinstance(value, tuple):
         return {"tuple": [describe(item, leaf) for item in value]}
     if isinstance(value, list):
@@ -47,7 +50,10 @@ def describe(value: Any, leaf: Any) -> dict[str, Any]:
         pairs_json = [[key, describe(item, leaf)] for key, item in value.items()]
         if type(value) is dict or type(value).__name__ == "OrderedDict":
             return {"dict": pairs_json}
-        return {"record": [type(value).__name__, pairs_json]}
+        # A field that isn't filled is no key, but an attribute: `outputs.loss is None`. Behind the others it moves no index.
+        fields: Any = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+        unfilled = [field.name for field in fields if field.name not in value and getattr(value, field.name, 0) is None]
+        return {"record": [type(value).__name__, pairs_json + [[name, {"constant": None}] for name in unfilled]]}
     described: dict[str, Any] = leaf(value)
     return described
 
@@ -74,8 +80,16 @@ def unflatten(structure: Mapping[str, Any], values: Sequence[Any]) -> Any:
         return {key: unflatten(item, values) for key, item in content}
     if kind == "record":
         return Record((key, unflatten(item, values)) for key, item in content[1])
+    if kind == "named_tuple":
+        fields = tuple(key for key, _ in content[1])
+        return _named_tuple(content[0], fields)(*(unflatten(item, values) for _, item in content[1]))
     items = [unflatten(item, values) for item in content]
     return tuple(items) if kind == "tuple" else items
+
+
+@functools.lru_cache(maxsize=256)
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    return collections.namedtuple(name, fields)
 
 
 def check_structure(structure: object, values: int, depth: int = 0) -> dict[str, Any]:
@@ -93,12 +107,16 @@ def check_structure(structure: object, values: int, depth: int = 0) -> dict[str,
         fine = isinstance(content, list)
         for item in content if fine else ():
             check_structure(item, values, depth + 1)
-    elif kind in ("dict", "record"):
-        if kind == "record" and isinstance(content, list) and len(content) == 2 and isinstance(content[0], str):
-            content = content[1]
+    elif kind in ("dict", "record", "named_tuple"):
+        name = ""
+        if kind != "dict" and isinstance(content, list) and len(content) == 2 and isinstance(content[0], str):
+            name, content = content
         fine = isinstance(content, list) and all(
             isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str | int) for pair in content
         )
+        if kind == "named_tuple" and fine:  # its names become those of a class
+            keys = [pair[0] for pair in content]
+            fine = len(set(keys)) == len(keys) and all(_is_field(key) for key in (name.lstrip("_"), *keys))
         for pair in content if fine else ():
             check_structure(pair[1], values, depth + 1)
     else:
@@ -108,16 +126,25 @@ def check_structure(structure: object, values: int, depth: int = 0) -> dict[str,
     return structure
 
 
+def _is_field(text: object) -> bool:
+    return (
+        isinstance(text, str)
+        and IDENTIFIER.fullmatch(text) is not None
+        and not text.startswith("_")
+        and not keyword.iskeyword(text)
+    )
+
+
 def _walk(structure: Mapping[str, Any], value: Any, where: str) -> Iterator[tuple[int, Any]]:
     kind, content = next(iter(structure.items()))
     if kind == "value":
         yield content, value
-    elif kind in ("dict", "record"):
+    elif kind in ("dict", "record", "named_tuple"):
         pairs = content if kind == "dict" else content[1]
         for key, item in pairs:
             if isinstance(value, Mapping) and key in value:
                 part = value[key]
-            elif kind == "record" and hasattr(value, str(key)):
+            elif kind != "dict" and hasattr(value, str(key)):
                 part = getattr(value, str(key))
             else:
                 raise ValueError(f"{where} has no {key!r}")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import pytest
@@ -43,16 +45,40 @@ def test_a_nested_value_is_taken_apart_and_built_again(value: Any) -> None:
     assert unflatten(structure, leaves) == value
 
 
-def test_output_classes_become_records() -> None:
+def test_a_named_tuple_comes_back_as_one() -> None:
     output = _Output(1.0, (2.0, 3.0))
     structure, leaves = _described(output)
     assert leaves == [1.0, 2.0, 3.0]
-    built = unflatten(structure, leaves)
-    assert isinstance(built, Record)
-    assert built.logits == built["logits"] == built[0] == 1.0
+    built = unflatten(check_structure(structure, 3), leaves)
+    logits, hidden = built
+    assert (logits, hidden) == output
+    assert built.logits == built[0] == 1.0
     assert built.hidden == (2.0, 3.0)
+    assert flatten(structure, output) == leaves
+
+
+@dataclasses.dataclass
+class _ModelOutput(OrderedDict[str, Any]):
+    """Built as Hugging Face builds its own: fields that are filled are also keys."""
+
+    loss: float | None = None
+    values: float | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) is not None:
+                self[field.name] = getattr(self, field.name)
+
+
+def test_output_classes_become_records() -> None:
+    output = _ModelOutput(values=1.0)
+    structure, leaves = _described(output)
+    built = unflatten(check_structure(structure, 1), leaves)
+    assert isinstance(built, Record)
+    assert built.values == built["values"] == built[0] == 1.0
+    assert built.loss is None
     with pytest.raises(AttributeError):
-        _ = built.loss
+        _ = built.other
     assert flatten(structure, output) == leaves
 
 
@@ -74,6 +100,11 @@ def test_a_value_of_another_structure_says_where(value: Any) -> None:
         {},
         [],
         {"list": [{"a": 1}]},
+        {"named_tuple": ["R", [["a", {"value": 0}], ["a", {"value": 1}]]]},
+        {"named_tuple": ["R", [["_replace", {"value": 0}]]]},
+        {"named_tuple": ["R", [["a) or print(", {"value": 0}]]]},
+        {"named_tuple": ["class", [["a", {"value": 0}]]]},
+        {"named_tuple": [["a", {"value": 0}]]},
     ],
 )
 def test_what_is_no_structure_is_refused(structure: Any) -> None:

@@ -5,7 +5,6 @@ Small configurations of each kind; `python -m bench.models` takes the full sizes
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.draws import DrawKey
@@ -21,74 +19,14 @@ from edgeswarm.model.export import ExportedModel, export_model
 from edgeswarm.model.layer_graph import LayerGraph
 from tests.zoo import ZOO, Size, bert, gpt2, images, resnet, swin, text
 
+from .exactness import build, differences, logits_of, loss_by_key
 from .pipeline import Pipeline, all_tensors, bounds
 
 
 @functools.cache
 def _example(name: str) -> tuple[nn.Module, ExportedModel]:
     """The small model and its export; neither may be changed."""
-    return _exported(ZOO[name].small)
-
-
-def _exported(size: Size) -> tuple[nn.Module, ExportedModel]:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = size.make().train()
-        # As after some training: running statistics, and weights that start at zero or one, are their own.
-        with torch.no_grad():
-            for tensor in (*model.parameters(), *model.buffers()):
-                if tensor.is_floating_point():
-                    tensor.add_(0.02 * torch.rand_like(tensor))
-    args, kwargs = size.batch(2)
-    return model, export_model(model, args, kwargs)
-
-
-def _by_attribute(outputs: Any) -> Tensor:
-    return _cross_entropy(outputs if isinstance(outputs, Tensor) else outputs.logits)
-
-
-def _by_key(outputs: Any) -> Tensor:
-    return _cross_entropy(outputs if isinstance(outputs, Tensor) else outputs["logits"])
-
-
-def _cross_entropy(logits: Tensor) -> Tensor:
-    """Over classes in the last dimension, or for maps in dimension 1."""
-    rows = (logits.movedim(1, -1) if logits.dim() == 4 else logits).flatten(0, -2)
-    return functional.cross_entropy(rows, torch.arange(rows.shape[0]) % rows.shape[1])
-
-
-def _logits(outputs: Any) -> Tensor:
-    logits = getattr(outputs, "logits", outputs)
-    assert isinstance(logits, Tensor)
-    return logits
-
-
-def _assert_exact(model: nn.Module, exported: ExportedModel, size: Size, *, batch: int, stages: int) -> None:
-    plain = copy.deepcopy(model)
-    args, kwargs = size.batch(batch)
-    expected = plain(*args, **kwargs)
-    expected_loss = _by_key(expected)
-    torch.autograd.backward(expected_loss)
-    pipeline = Pipeline(exported, all_tensors(model, exported), bounds(exported.layer_graph, stages))
-    outputs = pipeline.forward(args, kwargs, batch=batch, own_loss=True)
-    loss = _by_attribute(outputs)
-    torch.autograd.backward(loss)
-    pipeline.backward()
-    assert torch.equal(_logits(outputs), _logits(expected))
-    assert torch.equal(loss, expected_loss)
-    assert torch.equal(_by_key(outputs), loss)
-    gradients = pipeline.gradients()
-    for name, parameter in plain.named_parameters():
-        if parameter.grad is None:
-            assert name not in gradients
-        else:
-            assert torch.equal(gradients[name], parameter.grad), name
-    # They are merged in float64: a unit in the last place.
-    for name, value in pipeline.buffers().items():
-        torch.testing.assert_close(value, plain.get_buffer(name), rtol=2e-7, atol=1e-8)
-    for name in exported.layer_graph.unused:
-        if exported.layer_graph.tensors[name].kind == "buffer":
-            assert torch.equal(plain.get_buffer(name), model.get_buffer(name)), name
+    return build(ZOO[name].small)
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -99,7 +37,7 @@ def test_stages_rebuilt_from_json_have_the_bits_of_the_model(name: str) -> None:
     rebuilt = ExportedModel(layer_graph=graph, constants=exported.constants)
     for batch in (1, 3, 7):
         for stages in (1, 2, 3):
-            _assert_exact(model, rebuilt, ZOO[name].small, batch=batch, stages=stages)
+            assert differences(model, rebuilt, ZOO[name].small, batch=batch, stages=stages) == []
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -147,13 +85,13 @@ def test_tied_weights_are_one_tensor_with_two_holders() -> None:
 
 def test_a_last_map_of_one_position_needs_two_samples() -> None:
     size = Size(lambda: resnet(embedding_size=4, hidden_sizes=[8, 8], depths=[1, 2]), images(8))
-    model, exported = _exported(size)
+    model, exported = build(size)
     least = [layer.least_batch for layer in exported.layer_graph.layers]
     assert least[0] == 1
     assert least[-2] == 2
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         model(*size.batch(1)[0], **size.batch(1)[1])
-    _assert_exact(model, exported, size, batch=2, stages=3)
+    assert differences(model, exported, size, batch=2, stages=3) == []
 
 
 @pytest.mark.parametrize("name", ["bert", "swin"])
@@ -161,9 +99,7 @@ def test_what_is_dropped_does_not_depend_on_the_stages(name: str) -> None:
     """Dropout, dropout in the attention, and whole samples' blocks."""
     sizes = {
         "bert": Size(
-            lambda: bert(
-                dropout=0.2, num_hidden_layers=2, hidden_size=16, num_attention_heads=2, intermediate_size=32
-            ),
+            lambda: bert(dropout=0.2, num_hidden_layers=2, hidden_size=16, num_attention_heads=2, intermediate_size=32),
             text(8, 60),
         ),
         "swin": Size(
@@ -171,19 +107,19 @@ def test_what_is_dropped_does_not_depend_on_the_stages(name: str) -> None:
             images(32),
         ),
     }
-    model, exported = _exported(sizes[name])
+    model, exported = build(sizes[name])
     args, kwargs = sizes[name].batch(4)
     key = DrawKey(seed=1, round=2, micro_batch=3, first_sample=0, end_sample=4)
 
     def run(stages: int) -> tuple[Tensor, dict[str, Tensor]]:
         pipeline = Pipeline(exported, all_tensors(model, exported), bounds(exported.layer_graph, stages))
         outputs = pipeline.forward(args, kwargs, batch=4, draw=key, own_loss=True)
-        torch.autograd.backward(_by_key(outputs))
+        torch.autograd.backward(loss_by_key(outputs))
         pipeline.backward()
-        return _logits(outputs), pipeline.gradients()
+        return logits_of(outputs), pipeline.gradients()
 
     logits, gradients = run(1)
-    assert not torch.equal(logits, _logits(model(*args, **kwargs)))
+    assert not torch.equal(logits, logits_of(model(*args, **kwargs)))
     for stages in (2, 3):
         again, gradients_again = run(stages)
         assert torch.equal(again, logits)
@@ -194,13 +130,13 @@ def test_a_language_model_needs_no_setting_to_leave_its_cache_out() -> None:
     size = Size(
         lambda: gpt2(use_cache=True, n_layer=2, n_embd=16, n_head=2, vocab_size=60, n_positions=16), text(8, 60)
     )
-    model, exported = _exported(size)
+    model, exported = build(size)
     config: Any = model.config
     assert config.use_cache is True
     ((kind, content),) = exported.layer_graph.output_structure.items()
     assert kind == "record"
     assert [key for key, _ in content[1]] == ["logits"]
-    _assert_exact(model, exported, size, batch=3, stages=2)
+    assert differences(model, exported, size, batch=3, stages=2) == []
 
 
 class _Foreign(nn.Module):
