@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import inspect
 import io
@@ -47,6 +48,7 @@ def export_model(
     sample_batch_args, sample_kwargs: what the model is called with for one batch of any size; dimension 0 of every tensor
     is the batch. Raises EXPORT_FAILED with the module and the line of the user's code as far as they can be found.
     """
+    model = _as_on_cpu(model)
     args, kwargs = _tiled(sample_batch_args, _in_signature_order(model, sample_kwargs or {}))
     leaves = pytree.tree_leaves((args, kwargs))
     program = _export(model, args, kwargs, leaves)
@@ -85,10 +87,36 @@ def export_model(
 def without_memory() -> Iterator[None]:
     """Tensors made inside have shapes and no memory: build a model here to plan for one that this machine can't hold.
 
-    `export_model` takes such a model, with ordinary sample tensors or with tensors made inside, and gives the same LayerGraph.
+    `export_model` takes such a model, with ordinary sample tensors, and gives the same LayerGraph.
     """
-    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+    # Meta rather than fake tensors: torch's and others' initialisers know them, and leave out what looks at values.
+    with torch.device("meta"):
         yield
+
+
+def _as_on_cpu(model: torch.nn.Module) -> torch.nn.Module:
+    """The model; one that was built without memory as a copy of fake tensors, which take part in operations as on a CPU."""
+    if not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        return model
+    made: dict[int, Any] = {}
+    replaced: list[torch.Tensor] = []  # a freed tensor's id would come again
+
+    def fake(tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_meta:
+            return tensor
+        if id(tensor) not in made:
+            empty = torch.empty_like(tensor, device="cpu", requires_grad=False)
+            replaced.append(tensor)
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            made[id(tensor)] = torch.nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+        return made[id(tensor)]
+
+    model = copy.deepcopy(model)
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+        for module in model.modules():
+            for held in (module._parameters, module._buffers, module.__dict__):
+                held.update({name: fake(tensor) for name, tensor in held.items()})
+    return model
 
 
 @dataclasses.dataclass(frozen=True)
