@@ -35,7 +35,7 @@ class Ended:
 
     @property
     def message(self) -> str:
-        """The one error message, its remedy below it; no traceback before it, and none of ours after it."""
+        """The one error message, its remedy below it; no traceback anywhere (details are in a file that it names)."""
         lines = self.said.splitlines()
         starts = [number for number, line in enumerate(lines) if line.startswith("error: ")]
         assert len(starts) == 1, self.said
