@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from bench.measuring import cpu_seconds
-from edgeswarm.job import load_job
+from edgeswarm.job_file import load_job
 
 
 def train(path: Path, *, micro_batches: int) -> dict[str, Any]:

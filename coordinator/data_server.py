@@ -23,7 +23,8 @@ from typing import TextIO
 import grpc
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.job import Dataset, load_job, user_error
+from edgeswarm.job import Dataset
+from edgeswarm.job_file import load_job, user_error
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import layer_file_name

@@ -3,6 +3,7 @@
 A training, seen from here (steps overlap, so a `StepDone` doesn't always follow its own `StepStarted`):
 
     StepStarted/StepDone ...  DevicesFound  ModelReady  ProfileProgress ...  PlanMade  RoundDone RoundDone ...  TrainingDone
+    After rounds that end an epoch: EvaluationDone, CheckpointWritten.
     Warning may come at any time. A failure is no event: it is the EdgeswarmError that `train` raises.
 """
 
@@ -31,6 +32,7 @@ PLAN = "plan"
 START_WORKERS = "start workers"  # what of it the steps before did not hide
 PREPARE_WORKERS = "prepare workers"
 TRAIN = "train"
+READ_CHECKPOINT = "read checkpoint"
 GATHER = "gather layers"
 WRITE_RESULT = "write result"
 
@@ -114,6 +116,7 @@ class RoundParts:
     received_bytes: int = 0
     peak_memory_bytes: int = 0
     cpu_seconds: float = 0.0
+    fetched_sample_bytes: int = 0
 
     @property
     def computing(self) -> float:
@@ -147,6 +150,7 @@ class RoundParts:
             "received_bytes": self.received_bytes,
             "peak_memory_bytes": self.peak_memory_bytes,
             "cpu_seconds": self.cpu_seconds,
+            "fetched_sample_bytes": self.fetched_sample_bytes,
         }
 
 
@@ -173,18 +177,59 @@ class RoundDone:
 
 
 @dataclass(frozen=True)
+class EvaluationDone:
+    """The evaluation set went through the model after `round` rounds.
+
+    epoch: of the data, from 0, that ended then. metrics: "loss" and the job's own. best: better than all before, by the
+    job's watched metric. seconds: of the slowest worker.
+    """
+
+    round: int
+    epoch: int
+    metrics: Mapping[str, float]
+    samples: int
+    seconds: float
+    best: bool
+
+
+@dataclass(frozen=True)
+class CheckpointWritten:
+    """A training that ends from now on can be resumed after `round` rounds."""
+
+    round: int
+    folder: Path
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class TrainingDone:
-    """The result is written. rounds_seconds: from Start to the last round's end. seconds: of the whole `train`."""
+    """The result is written. rounds_seconds: from Start to the last round's end. seconds: of the whole `train`.
+
+    stopped_early: evaluations got no better. best: the best evaluation, where there was any.
+    """
 
     folder: Path
     rounds: int
     loss: float
     rounds_seconds: float
     seconds: float
+    stopped_early: bool = False
+    best: EvaluationDone | None = None
 
 
 Event = (
-    StepStarted | StepDone | Warning | DevicesFound | ModelReady | ProfileProgress | PlanMade | RoundDone | TrainingDone
+    StepStarted
+    | StepDone
+    | Warning
+    | DevicesFound
+    | ModelReady
+    | ProfileProgress
+    | PlanMade
+    | RoundDone
+    | EvaluationDone
+    | CheckpointWritten
+    | TrainingDone
 )
 Listener = Callable[[Event], None]
 

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.job import SERVED, Dataset, Job, model_arguments, user_error
+from edgeswarm.job import SERVED, Dataset, Job, model_arguments
+from edgeswarm.job_file import user_error
 from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.tensor_samples import collate_items, encode_items, part_of
 

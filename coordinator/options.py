@@ -29,6 +29,8 @@ class TrainOptions:
     plan_path: an `edgeswarm-plan/1` file to follow; then nothing is measured and `planner` isn't asked.
     micro_batch: fixed, or None to let the planner choose. epochs, batch_size, seed: over the job's own.
     fresh_profiles: measure again what is cached. listen_address: the host on which the data service listens.
+    resume: go on with the unfinished training in `unfinished_folder`. checkpoint_every: rounds from one checkpoint to the
+    next; None lets the training's own pace decide. tensorboard: folder for its event files.
     """
 
     job_path: Path
@@ -41,6 +43,9 @@ class TrainOptions:
     seed: int | None = None
     fresh_profiles: bool = False
     listen_address: str = "0.0.0.0"
+    resume: bool = False
+    checkpoint_every: int | None = None
+    tensorboard: Path | None = None
     discovery: DiscoveryOptions = field(default_factory=DiscoveryOptions)
 
     @property
@@ -50,3 +55,8 @@ class TrainOptions:
     @property
     def result_folder(self) -> Path:
         return self.output or Path(f"edgeswarm-out-{self.job_name}")
+
+    @property
+    def unfinished_folder(self) -> Path:
+        """Where checkpoints are kept until the result is written: beside the result's own place."""
+        return self.result_folder.with_name(f"{self.result_folder.name}.unfinished")

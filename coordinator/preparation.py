@@ -15,7 +15,8 @@ import torch
 
 from edgeswarm.bundle import Bundle, make_bundle
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.job import Dataset, Job, load_job, model_arguments, user_error
+from edgeswarm.job import Dataset, Job, model_arguments
+from edgeswarm.job_file import load_job, user_error
 from edgeswarm.model.export import ExportedModel, export_model
 from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.snapshot import LayerState, write_layer_file

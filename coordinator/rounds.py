@@ -32,6 +32,7 @@ def parts_of(report: agent_pb2.RoundReport) -> RoundParts:
         received_bytes=report.received_bytes,
         peak_memory_bytes=report.peak_memory_bytes,
         cpu_seconds=report.cpu_seconds,
+        fetched_sample_bytes=report.fetched_sample_bytes,
     )
 
 

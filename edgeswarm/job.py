@@ -1,4 +1,4 @@
-"""Job: what a user writes, and how the file with it is loaded. Imports no torch; the user's file does.
+"""Job: what a user writes. Imports no torch; the user's file does.
 
 A job file is plain Python with one name that counts:
 
@@ -9,20 +9,9 @@ A job file is plain Python with one name that counts:
 
 from __future__ import annotations
 
-import importlib
-import itertools
-import sys
-import threading
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from pathlib import Path
-from types import ModuleType, TracebackType
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-
-from .errors import EdgeswarmError, ErrorCode
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +21,10 @@ if TYPE_CHECKING:
 SERVED = "served"
 LOCAL = "local"
 DATA_MODES = (SERVED, LOCAL)
-OWN_PACKAGES = ("edgeswarm", "edgeswarm_agent", "edgeswarm_coordinator")
+WIRE_DTYPES = ("float32", "bfloat16", "float16")
+LOSS = "loss"  # the name under which an evaluation tells the job's loss beside its metrics
+LOWEST = "lowest"
+HIGHEST = "highest"
 
 
 class Dataset(Sized, Protocol):
@@ -55,6 +47,17 @@ class Job:
     transform: (sample, generator) -> sample, run where the sample is used; draws from the generator alone.
     learning_rate_schedule: round -> factor on each group's initial learning rate.
     clip_gradient_norm: the largest 2-norm of the whole model's gradient.
+    input_columns, target_columns: for data sets whose items are dicts (Hugging Face `datasets`): the keys of the inputs and
+        of the targets. One name gives that value alone, a list of names a dict of them.
+    evaluation_dataset: () -> a map-style data set, which goes through the model in evaluation mode after every epoch that
+        `evaluate_every` divides, and after the last. evaluation_transform: in place of `transform` there; None for the same.
+    metrics: name -> (output, targets) -> the mean over the rows it was given, or (sum, count). What is told is the sum of
+        all sums by the sum of all counts. The loss is told beside them, as "loss".
+    best_metric, best_is: the checkpoint with the "lowest" or "highest" of this one is kept beside the last. By default the
+        lowest loss; of another metric the highest.
+    early_stop_epochs: stop when so many evaluations, one after the other, were no better than the best before.
+    wire_dtype: how activations and gradients of float32 travel between devices: "float32", "bfloat16" or "float16".
+    weights: a safetensors file with the model's initial state_dict, relative to the job file. It stays on this machine.
     data: "served" (the coordinator's machine has the data) or "local" (every device opens the data set itself).
     files: further files and folders that the job needs, relative to the job file.
     name: for a person; the file's name where it is None.
@@ -72,16 +75,27 @@ class Job:
     transform: Callable[[Any, torch.Generator], Any] | None = None
     learning_rate_schedule: Callable[[int], float] | None = None
     clip_gradient_norm: float | None = None
+    input_columns: str | Sequence[str] | None = None
+    target_columns: str | Sequence[str] | None = None
+    evaluation_dataset: Callable[[], Dataset] | None = None
+    evaluation_transform: Callable[[Any, torch.Generator], Any] | None = None
+    evaluate_every: int = 1
+    metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    best_metric: str | None = None
+    best_is: str | None = None
+    early_stop_epochs: int | None = None
+    wire_dtype: str | None = None
+    weights: str | None = None
     data: str = SERVED
     files: Sequence[str] = ()
     name: str | None = None
 
     def __post_init__(self) -> None:
-        for field in ("model", "dataset", "loss", "optimizer"):
-            self._expect_callable(field)
-        for field in ("transform", "learning_rate_schedule"):
-            if getattr(self, field) is not None:
-                self._expect_callable(field)
+        for name in ("model", "dataset", "loss", "optimizer"):
+            self._expect_callable(name)
+        for name in ("transform", "learning_rate_schedule", "evaluation_dataset", "evaluation_transform"):
+            if getattr(self, name) is not None:
+                self._expect_callable(name)
         _expect_integer("batch_size", self.batch_size, minimum=1)
         _expect_integer("epochs", self.epochs, minimum=1)
         _expect_integer("seed", self.seed, minimum=0)
@@ -97,12 +111,67 @@ class Job:
         object.__setattr__(self, "files", tuple(self.files))
         if self.name is not None and (not isinstance(self.name, str) or not self.name.strip()):
             raise ValueError(f"name is a text or None, not {self.name!r}")
+        if self.weights is not None and (not isinstance(self.weights, str) or not self.weights):
+            raise ValueError(f"weights is the path of a file as a text, not {shown(self.weights)}")
+        if self.wire_dtype is not None and self.wire_dtype not in WIRE_DTYPES:
+            raise ValueError(
+                f"wire_dtype is one of {', '.join(map(repr, WIRE_DTYPES))} or None, not {self.wire_dtype!r}"
+            )
+        self._expect_columns()
+        self._expect_evaluation()
 
-    def _expect_callable(self, field: str) -> None:
-        value = getattr(self, field)
+    def _expect_columns(self) -> None:
+        for name in ("input_columns", "target_columns"):
+            value = getattr(self, name)
+            if value is None or isinstance(value, str):
+                continue
+            if isinstance(value, Mapping) or not all(isinstance(column, str) for column in value) or not list(value):
+                raise ValueError(f"{name} is the name of a column or a list of names, not {value!r}")
+            object.__setattr__(self, name, tuple(value))
+        if (self.input_columns is None) != (self.target_columns is None):
+            raise ValueError("input_columns and target_columns go together; give both or none")
+
+    def _expect_evaluation(self) -> None:
+        _expect_integer("evaluate_every", self.evaluate_every, minimum=1)
+        if not isinstance(self.metrics, Mapping) or not all(isinstance(name, str) for name in self.metrics):
+            raise ValueError(f"metrics is a dict of functions by name, not {shown(self.metrics)}")
+        for name, metric in self.metrics.items():
+            if name == LOSS or not name.strip():
+                raise ValueError(f"a metric needs a name of its own, not {name!r}; the loss is told in any case")
+            if not callable(metric):
+                raise ValueError(f"the metric {name!r} is a function of (output, targets), not {shown(metric)}")
+        if self.best_metric is not None and self.best_metric not in (LOSS, *self.metrics):
+            known = ", ".join(map(repr, (LOSS, *self.metrics)))
+            raise ValueError(f"best_metric is one of {known}, not {self.best_metric!r}")
+        if self.best_is is not None and self.best_is not in (LOWEST, HIGHEST):
+            raise ValueError(f"best_is is {LOWEST!r} or {HIGHEST!r}, not {self.best_is!r}")
+        if self.early_stop_epochs is not None:
+            _expect_integer("early_stop_epochs", self.early_stop_epochs, minimum=1)
+        if self.evaluation_dataset is None:
+            unused = [
+                name
+                for name in ("evaluation_transform", "best_metric", "best_is", "early_stop_epochs")
+                if getattr(self, name) is not None
+            ]
+            unused += ["metrics"] if self.metrics else []
+            if unused:
+                raise ValueError(f"{unused[0]} needs an evaluation_dataset to be computed on")
+
+    @property
+    def watched_metric(self) -> str:
+        """The metric by which the best checkpoint is chosen."""
+        return self.best_metric or LOSS
+
+    @property
+    def best_is_lowest(self) -> bool:
+        """Which of two values of the watched metric is the better one."""
+        return self.best_is == LOWEST if self.best_is is not None else self.watched_metric == LOSS
+
+    def _expect_callable(self, name: str) -> None:
+        value = getattr(self, name)
         if not callable(value):
-            raise ValueError(f"{field} is a function, not {_shown(value)}; name the function without calling it")
-        if field == "model" and hasattr(value, "forward") and not isinstance(value, type):
+            raise ValueError(f"{name} is a function, not {shown(value)}; name the function without calling it")
+        if name == "model" and hasattr(value, "forward") and not isinstance(value, type):
             raise ValueError("model is a function that builds the module, not a module; write model=lambda: ...")
 
 
@@ -115,173 +184,13 @@ def model_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (inputs,), {}
 
 
-_load_lock = threading.RLock()
-_load_numbers = itertools.count(1)
-_neighbour_folder: Path | None = None
-_modules_before: frozenset[str] = frozenset()
-
-
-def load_job(folder: str | Path, job_file: str, *, where: str = "this machine") -> Job:
-    """Run the user's file and return its `job`.
-
-    folder: what holds the file; it goes first on sys.path and stays there, so that the file's neighbours import, even
-        later from inside its functions. The file runs as a module of its own in sys.modules.
-    job_file: its path within the folder. where: the device's name, for messages.
-    A process works for one job at a time: loading from another folder forgets the neighbours of the one before.
-    Raises EdgeswarmError: JOB_FILE, or MODULE_MISSING naming the module and the device.
-    """
-    path = (Path(folder) / job_file).resolve()
-    if not path.is_file():
-        raise EdgeswarmError(ErrorCode.JOB_FILE, f"There is no job file {path}.", "Check the path.")
-    with _load_lock:
-        _import_from(path.parent)
-        module = _run_file(path, where)
-    if not hasattr(module, "job"):
-        raise EdgeswarmError(
-            ErrorCode.JOB_FILE, f"{path.name} has no `job`.", "Let it end with `job = edgeswarm.Job(...)`."
-        )
-    job = module.job
-    if not isinstance(job, Job):
-        raise EdgeswarmError(
-            ErrorCode.JOB_FILE,
-            f"`job` in {path.name} is {_shown(job)}, not an edgeswarm.Job.",
-            "Write `job = edgeswarm.Job(...)`.",
-        )
-    return job
-
-
-def _run_file(path: Path, where: str) -> ModuleType:
-    name = f"edgeswarm_job_{next(_load_numbers)}_{path.stem}"
-    loader = SourceFileLoader(name, str(path))
-    spec = spec_from_loader(name, loader)
-    assert spec is not None, "a source file loader always has a spec"
-    module = module_from_spec(spec)
-    sys.modules[name] = module
-    importlib.invalidate_caches()
-    try:
-        # Compiled here and not by the loader: a cached .pyc would hide a change made within the same second.
-        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise user_error(error, path.parent, where=where, doing=f"loading {path.name}") from error
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def user_error(error: BaseException, folder: Path, *, where: str, doing: str) -> EdgeswarmError:
-    """What an exception out of the user's code looks like to the user: their file and line, the traceback as detail.
-
-    folder: of the job's files. The traceback begins with the first frame in there.
-    """
-    if isinstance(error, EdgeswarmError):
-        return error
-    folder = folder.resolve()
-    detail = "".join(traceback.format_exception(type(error), error, _users_part(error, folder)))
-    if isinstance(error, SyntaxError):
-        place = f"{_within(error.filename or '?', folder)}, line {error.lineno}"
-        return EdgeswarmError(ErrorCode.JOB_FILE, f"{place}: {error.msg}.", "Correct the line.", detail=detail)
-    line = _user_line(error, folder)
-    place = f"{line}: " if line else ""
-    if isinstance(error, ImportError):
-        module = error.name or "a module"
-        if isinstance(error, ModuleNotFoundError):
-            message = f"{place}the Python module {module!r} is missing on {where} (while {doing})."
-        else:
-            message = f"{place}{module!r} does not import on {where}: {error} (while {doing})."
-        remedy = (
-            f"Install it there, in the Python that runs edgeswarm ({sys.executable} -m pip install ...); "
-            "a module of your own belongs beside the job file or in the job's `files`."
-        )
-        return EdgeswarmError(ErrorCode.MODULE_MISSING, message, remedy, detail=detail)
-    text = str(error).strip()
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return EdgeswarmError(
-        ErrorCode.JOB_FILE, f"{place}{said} (while {doing} on {where}).", "Correct the job file.", detail=detail
-    )
-
-
-def _users_part(error: BaseException, folder: Path) -> TracebackType | None:
-    """The traceback from the first frame of the user's files on, and what these called.
-
-    Where it went through none of them (a library that we called with what the user gave us), from that library on.
-    None where there is nothing but our own frames: then the file and line of a SyntaxError say it all.
-    """
-    parts = list(_parts(error))
-    theirs = (part for part in parts if _is_users(part, folder))
-    not_ours = (part for part in parts if not _is_ours(part))
-    return next(theirs, None) or next(not_ours, None)
-
-
-def _user_line(error: BaseException, folder: Path) -> str:
-    """The innermost line of the user's own files that the exception went through."""
-    lines = [
-        f"{_within(_file(part), folder)}, line {part.tb_lineno}" for part in _parts(error) if _is_users(part, folder)
-    ]
-    return lines[-1] if lines else ""
-
-
-def _parts(error: BaseException) -> Iterator[TracebackType]:
-    """The traceback from each of its frames on, outermost first."""
-    part = error.__traceback__
-    while part is not None:
-        yield part
-        part = part.tb_next
-
-
-def _file(part: TracebackType) -> str:
-    return part.tb_frame.f_code.co_filename
-
-
-def _is_ours(part: TracebackType) -> bool:
-    # By the package, not by the place: a job may lie in the folder of our own clone.
-    package = str(part.tb_frame.f_globals.get("__package__") or "")
-    return package.partition(".")[0] in OWN_PACKAGES
-
-
-def _is_users(part: TracebackType, folder: Path) -> bool:
-    path = Path(_file(part))
-    return not _is_ours(part) and path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts
-
-
-def _within(filename: str, folder: Path) -> str:
-    path = Path(filename)
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else filename
-
-
-def _import_from(folder: Path) -> None:
-    """Put a folder first on sys.path in place of the one before, whose modules are forgotten."""
-    global _neighbour_folder, _modules_before
-    if folder == _neighbour_folder:
-        return
-    if _neighbour_folder is not None:
-        if str(_neighbour_folder) in sys.path:
-            sys.path.remove(str(_neighbour_folder))
-        for name in list(_modules_in(_neighbour_folder)):
-            del sys.modules[name]
-    sys.path.insert(0, str(folder))
-    _neighbour_folder = folder
-    _modules_before = frozenset(sys.modules)
-
-
-def _modules_in(folder: Path) -> Iterable[str]:
-    """Names of what the job imported from its folder's own files, without those of an environment inside it."""
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not file or name in _modules_before or name.split(".")[0].startswith("edgeswarm"):
-            continue
-        path = Path(file)
-        if path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts:
-            yield name
-
-
-def _expect_integer(field: str, value: object, *, minimum: int) -> None:
+def _expect_integer(name: str, value: object, *, minimum: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ValueError(f"{field} is a whole number of at least {minimum}, not {value!r}")
+        raise ValueError(f"{name} is a whole number of at least {minimum}, not {value!r}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as a message names it: itself where that is short, else its kind."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         return repr(value)
     return f"a {type(value).__name__}"

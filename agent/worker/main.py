@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.job import user_error
+from edgeswarm.job_file import user_error
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import grpc
 
-from edgeswarm.job import SERVED, Job, load_job
+from edgeswarm.job import SERVED, Job
+from edgeswarm.job_file import load_job
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.plan import Plan

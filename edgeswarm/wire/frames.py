@@ -13,6 +13,8 @@ What numbers mean for the kinds:
     ALL_REDUCE   bucket        step of the ring  chunk of the ring, 0
     TIED         0: to the owner, 1: back   index of the tied tensor   stage, 0
     CONTROL      0: up, 1: down, 2: to the replicas   0   0, 0
+    EVALUATE     as FORWARD, of the evaluation set; round: rounds done before it
+    EVALUATED    as BACKWARD, always of shape (0): it only says that the next one may come
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ class FrameKind(enum.IntEnum):
     ALL_REDUCE = 3
     TIED = 4
     CONTROL = 5
+    EVALUATE = 6
+    EVALUATED = 7
 
 
 class EgressClass(enum.IntEnum):
@@ -68,6 +72,8 @@ EGRESS_CLASS = {
     FrameKind.FORWARD: EgressClass.PIPELINE,
     FrameKind.BACKWARD: EgressClass.PIPELINE,
     FrameKind.CONTROL: EgressClass.PIPELINE,
+    FrameKind.EVALUATE: EgressClass.PIPELINE,
+    FrameKind.EVALUATED: EgressClass.PIPELINE,
     FrameKind.ALL_REDUCE: EgressClass.ALL_REDUCE,
     FrameKind.TIED: EgressClass.ALL_REDUCE,
 }

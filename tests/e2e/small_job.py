@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from edgeswarm.job import load_job
+from edgeswarm.job_file import load_job
 from edgeswarm.model.export import export_model
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.samples import SampleOrder

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edgeswarm.job import load_job
+from edgeswarm.job_file import load_job
 from edgeswarm.plan import Plan
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 

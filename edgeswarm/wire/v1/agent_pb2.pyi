@@ -90,18 +90,20 @@ class WatchRequest(_message.Message):
     def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ...) -> None: ...
 
 class AgentEvent(_message.Message):
-    __slots__ = ("clock_seconds", "heartbeat", "round", "rounds_done", "failure")
+    __slots__ = ("clock_seconds", "heartbeat", "round", "rounds_done", "failure", "evaluation")
     CLOCK_SECONDS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_DONE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
     clock_seconds: float
     heartbeat: Heartbeat
     round: RoundReport
     rounds_done: RoundsDone
     failure: Failure
-    def __init__(self, clock_seconds: _Optional[float] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[RoundReport, _Mapping]] = ..., rounds_done: _Optional[_Union[RoundsDone, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    evaluation: EvaluationReport
+    def __init__(self, clock_seconds: _Optional[float] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[RoundReport, _Mapping]] = ..., rounds_done: _Optional[_Union[RoundsDone, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationReport, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("number", "worker", "memory_available_bytes")
@@ -136,7 +138,7 @@ class WorkerProgress(_message.Message):
     def __init__(self, running: bool = ..., process_id: _Optional[int] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., action: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., action_seconds: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tensor_port: _Optional[int] = ...) -> None: ...
 
 class RoundReport(_message.Message):
-    __slots__ = ("epoch", "round", "seconds", "samples", "loss_sum", "loss_count", "forward_seconds", "backward_seconds", "send_seconds", "waiting_seconds", "all_reduce_seconds", "step_seconds", "other_seconds", "sent_bytes", "received_bytes", "peak_memory_bytes", "cpu_seconds", "gradient_norm")
+    __slots__ = ("epoch", "round", "seconds", "samples", "loss_sum", "loss_count", "forward_seconds", "backward_seconds", "send_seconds", "waiting_seconds", "all_reduce_seconds", "step_seconds", "other_seconds", "sent_bytes", "received_bytes", "peak_memory_bytes", "cpu_seconds", "gradient_norm", "fetched_sample_bytes")
     class WaitingSecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +164,7 @@ class RoundReport(_message.Message):
     PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_SAMPLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     seconds: float
@@ -180,7 +183,32 @@ class RoundReport(_message.Message):
     peak_memory_bytes: int
     cpu_seconds: float
     gradient_norm: float
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., seconds: _Optional[float] = ..., samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[float] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., send_seconds: _Optional[float] = ..., waiting_seconds: _Optional[_Mapping[str, float]] = ..., all_reduce_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., other_seconds: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., gradient_norm: _Optional[float] = ...) -> None: ...
+    fetched_sample_bytes: int
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., seconds: _Optional[float] = ..., samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[float] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., send_seconds: _Optional[float] = ..., waiting_seconds: _Optional[_Mapping[str, float]] = ..., all_reduce_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., other_seconds: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., fetched_sample_bytes: _Optional[int] = ...) -> None: ...
+
+class EvaluationReport(_message.Message):
+    __slots__ = ("epoch", "round", "seconds", "samples", "metrics")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    round: int
+    seconds: float
+    samples: int
+    metrics: _containers.RepeatedCompositeFieldContainer[MetricSum]
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., seconds: _Optional[float] = ..., samples: _Optional[int] = ..., metrics: _Optional[_Iterable[_Union[MetricSum, _Mapping]]] = ...) -> None: ...
+
+class MetricSum(_message.Message):
+    __slots__ = ("name", "sum", "count")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sum: float
+    count: float
+    def __init__(self, name: _Optional[str] = ..., sum: _Optional[float] = ..., count: _Optional[float] = ...) -> None: ...
 
 class RoundsDone(_message.Message):
     __slots__ = ("epoch", "next_round")
@@ -283,7 +311,7 @@ class LinkMeasurement(_message.Message):
     def __init__(self, bandwidth_bytes_per_second: _Optional[float] = ..., latency_seconds: _Optional[float] = ..., sent_bytes: _Optional[int] = ...) -> None: ...
 
 class PrepareRequest(_message.Message):
-    __slots__ = ("job", "plan_json", "stage", "stage_graph_json", "tied", "peers", "sources", "first_round", "training")
+    __slots__ = ("job", "plan_json", "stage", "stage_graph_json", "tied", "peers", "sources", "first_round", "training", "evaluation_graph_json")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -293,6 +321,7 @@ class PrepareRequest(_message.Message):
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
     job: JobReference
     plan_json: bytes
     stage: int
@@ -302,7 +331,8 @@ class PrepareRequest(_message.Message):
     sources: _containers.RepeatedCompositeFieldContainer[LayerSource]
     first_round: int
     training: TrainingSettings
-    def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., plan_json: _Optional[bytes] = ..., stage: _Optional[int] = ..., stage_graph_json: _Optional[bytes] = ..., tied: _Optional[_Iterable[_Union[TiedTensor, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[LayerSource, _Mapping]]] = ..., first_round: _Optional[int] = ..., training: _Optional[_Union[TrainingSettings, _Mapping]] = ...) -> None: ...
+    evaluation_graph_json: bytes
+    def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., plan_json: _Optional[bytes] = ..., stage: _Optional[int] = ..., stage_graph_json: _Optional[bytes] = ..., tied: _Optional[_Iterable[_Union[TiedTensor, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[LayerSource, _Mapping]]] = ..., first_round: _Optional[int] = ..., training: _Optional[_Union[TrainingSettings, _Mapping]] = ..., evaluation_graph_json: _Optional[bytes] = ...) -> None: ...
 
 class TiedTensor(_message.Message):
     __slots__ = ("name", "stages")
@@ -331,7 +361,7 @@ class LayerSource(_message.Message):
     def __init__(self, layer: _Optional[int] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class TrainingSettings(_message.Message):
-    __slots__ = ("bundle_sha256", "job_file", "batch_size", "epochs", "seed", "dataset_length", "data_mode", "data_service", "loss_counts", "least_batch")
+    __slots__ = ("bundle_sha256", "job_file", "batch_size", "epochs", "seed", "dataset_length", "data_mode", "data_service", "loss_counts", "least_batch", "evaluation_length", "wire_dtype")
     BUNDLE_SHA256_FIELD_NUMBER: _ClassVar[int]
     JOB_FILE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -342,6 +372,8 @@ class TrainingSettings(_message.Message):
     DATA_SERVICE_FIELD_NUMBER: _ClassVar[int]
     LOSS_COUNTS_FIELD_NUMBER: _ClassVar[int]
     LEAST_BATCH_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     bundle_sha256: str
     job_file: str
     batch_size: int
@@ -352,7 +384,9 @@ class TrainingSettings(_message.Message):
     data_service: Peer
     loss_counts: bool
     least_batch: int
-    def __init__(self, bundle_sha256: _Optional[str] = ..., job_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., seed: _Optional[int] = ..., dataset_length: _Optional[int] = ..., data_mode: _Optional[str] = ..., data_service: _Optional[_Union[Peer, _Mapping]] = ..., loss_counts: bool = ..., least_batch: _Optional[int] = ...) -> None: ...
+    evaluation_length: int
+    wire_dtype: str
+    def __init__(self, bundle_sha256: _Optional[str] = ..., job_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., seed: _Optional[int] = ..., dataset_length: _Optional[int] = ..., data_mode: _Optional[str] = ..., data_service: _Optional[_Union[Peer, _Mapping]] = ..., loss_counts: bool = ..., least_batch: _Optional[int] = ..., evaluation_length: _Optional[int] = ..., wire_dtype: _Optional[str] = ...) -> None: ...
 
 class PrepareReply(_message.Message):
     __slots__ = ("parameter_bytes", "peak_memory_bytes", "seconds", "base_bytes", "fetch_peak_memory_bytes")
@@ -376,14 +410,16 @@ class PrepareReply(_message.Message):
     def __init__(self, parameter_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., seconds: _Optional[_Mapping[str, float]] = ..., base_bytes: _Optional[int] = ..., fetch_peak_memory_bytes: _Optional[int] = ...) -> None: ...
 
 class StartRequest(_message.Message):
-    __slots__ = ("job", "first_round", "end_round")
+    __slots__ = ("job", "first_round", "end_round", "evaluate")
     JOB_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
     END_ROUND_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
     job: JobReference
     first_round: int
     end_round: int
-    def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., first_round: _Optional[int] = ..., end_round: _Optional[int] = ...) -> None: ...
+    evaluate: bool
+    def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., first_round: _Optional[int] = ..., end_round: _Optional[int] = ..., evaluate: bool = ...) -> None: ...
 
 class StartReply(_message.Message):
     __slots__ = ()

@@ -147,7 +147,7 @@ class AgentServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Start(self, request, context):
-        """Phase two: run rounds.
+        """Phase two: run rounds. Once for each stretch of rounds of the epoch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

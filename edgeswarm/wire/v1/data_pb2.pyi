@@ -8,11 +8,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class SampleSet(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SAMPLE_SET_TRAINING: _ClassVar[SampleSet]
+    SAMPLE_SET_EVALUATION: _ClassVar[SampleSet]
+
 class SamplePart(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SAMPLE_PART_BOTH: _ClassVar[SamplePart]
     SAMPLE_PART_INPUTS: _ClassVar[SamplePart]
     SAMPLE_PART_TARGETS: _ClassVar[SamplePart]
+SAMPLE_SET_TRAINING: SampleSet
+SAMPLE_SET_EVALUATION: SampleSet
 SAMPLE_PART_BOTH: SamplePart
 SAMPLE_PART_INPUTS: SamplePart
 SAMPLE_PART_TARGETS: SamplePart
@@ -28,11 +35,13 @@ class FetchLayerRequest(_message.Message):
     def __init__(self, job: _Optional[_Union[_agent_pb2.JobReference, _Mapping]] = ..., layer: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
 
 class FetchSamplesRequest(_message.Message):
-    __slots__ = ("job", "indices", "part")
+    __slots__ = ("job", "indices", "part", "set")
     JOB_FIELD_NUMBER: _ClassVar[int]
     INDICES_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
     job: _agent_pb2.JobReference
     indices: _containers.RepeatedScalarFieldContainer[int]
     part: SamplePart
-    def __init__(self, job: _Optional[_Union[_agent_pb2.JobReference, _Mapping]] = ..., indices: _Optional[_Iterable[int]] = ..., part: _Optional[_Union[SamplePart, str]] = ...) -> None: ...
+    set: SampleSet
+    def __init__(self, job: _Optional[_Union[_agent_pb2.JobReference, _Mapping]] = ..., indices: _Optional[_Iterable[int]] = ..., part: _Optional[_Union[SamplePart, str]] = ..., set: _Optional[_Union[SampleSet, str]] = ...) -> None: ...

@@ -35,7 +35,7 @@ class ExitCommand(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerEvent(_message.Message):
-    __slots__ = ("number", "hello", "progress", "ready", "started", "round", "rounds_done", "halted", "curve", "profiled", "failure")
+    __slots__ = ("number", "hello", "progress", "ready", "started", "round", "rounds_done", "halted", "curve", "profiled", "failure", "evaluation")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class WorkerEvent(_message.Message):
     CURVE_FIELD_NUMBER: _ClassVar[int]
     PROFILED_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
     number: int
     hello: WorkerHello
     progress: _agent_pb2.WorkerProgress
@@ -58,7 +59,8 @@ class WorkerEvent(_message.Message):
     curve: _agent_pb2.LayerCurve
     profiled: _agent_pb2.ProcessCost
     failure: _agent_pb2.Failure
-    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., progress: _Optional[_Union[_agent_pb2.WorkerProgress, _Mapping]] = ..., ready: _Optional[_Union[_agent_pb2.PrepareReply, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., round: _Optional[_Union[_agent_pb2.RoundReport, _Mapping]] = ..., rounds_done: _Optional[_Union[_agent_pb2.RoundsDone, _Mapping]] = ..., halted: _Optional[_Union[Halted, _Mapping]] = ..., curve: _Optional[_Union[_agent_pb2.LayerCurve, _Mapping]] = ..., profiled: _Optional[_Union[_agent_pb2.ProcessCost, _Mapping]] = ..., failure: _Optional[_Union[_agent_pb2.Failure, _Mapping]] = ...) -> None: ...
+    evaluation: _agent_pb2.EvaluationReport
+    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., progress: _Optional[_Union[_agent_pb2.WorkerProgress, _Mapping]] = ..., ready: _Optional[_Union[_agent_pb2.PrepareReply, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., round: _Optional[_Union[_agent_pb2.RoundReport, _Mapping]] = ..., rounds_done: _Optional[_Union[_agent_pb2.RoundsDone, _Mapping]] = ..., halted: _Optional[_Union[Halted, _Mapping]] = ..., curve: _Optional[_Union[_agent_pb2.LayerCurve, _Mapping]] = ..., profiled: _Optional[_Union[_agent_pb2.ProcessCost, _Mapping]] = ..., failure: _Optional[_Union[_agent_pb2.Failure, _Mapping]] = ..., evaluation: _Optional[_Union[_agent_pb2.EvaluationReport, _Mapping]] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
     __slots__ = ("process_id", "port", "torch_version", "accelerator", "base_bytes")

@@ -12,7 +12,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.job import load_job
+from edgeswarm.job_file import load_job
 from edgeswarm_coordinator.demo import demo, digits_job
 
 pytest.importorskip("sklearn", reason="the demo's images come with scikit-learn")
