@@ -26,6 +26,7 @@ def assemble(
     leaf_index: Callable[[Any], int],
     training: bool,
     torch_version: str,
+    cut_into_layers: Callable[[LoweredGraph], Cuts] = cut,
 ) -> LayerGraph:
     """Builds the LayerGraph.
 
@@ -33,7 +34,7 @@ def assemble(
     number; leaf_index gives its place in lowered.outputs.
     """
     outputs, output_structure = _outputs(lowered, tensors, returned, leaf_index)
-    cuts = pack_cuts(lowered, cut(lowered))
+    cuts = pack_cuts(lowered, cut_into_layers(lowered))
     types = {**dict(lowered.inputs), **{node.name: node.value for node in lowered.nodes}}
     nodes = tuple(
         Node(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from . import operators
 from .lowering import BATCH, LoweredGraph, RawNode, ValueType
@@ -43,28 +44,53 @@ class Cuts:
     layers: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where a graph may be cut.
+
+    nodes: those that belong to a layer, in order; a place is a position before one of them. live: names that cross at each
+    position. bytes_at: the allowed positions, with the bytes that cross there for one sample. dependent: names of `nodes`.
+    """
+
+    nodes: list[RawNode]
+    live: list[tuple[str, ...]]
+    bytes_at: dict[int, int]
+    dependent: set[str]
+
+
 def cut(graph: LoweredGraph) -> Cuts:
     """Cuts the graph into layers."""
+    places = places_of(graph)
+    chosen = _drop_dear(_between_heavy(places.nodes, places.bytes_at), places.bytes_at)
+    return cuts_at(graph, places, chosen)
+
+
+def places_of(graph: LoweredGraph) -> Places:
+    """Every place at which the graph may be cut."""
     memory = SharedMemory(graph.nodes)
     dependent = _dependent(graph, memory)
     nodes = [node for node in graph.nodes if node.name in dependent]
     live = _live_sets(graph, nodes)
     types = {**dict(graph.inputs), **{node.name: node.value for node in graph.nodes}}
     glued = _glued(nodes, memory)
-    allowed = {
+    bytes_at = {
         position: sum(_bytes(types[name]) for name in names)
         for position, names in enumerate(live)
         if 0 < position < len(nodes) and position not in glued and all(_may_cross(types[name]) for name in names)
     }
-    chosen = _drop_dear(_between_heavy(nodes, allowed), allowed)
+    return Places(nodes, live, bytes_at, dependent)
+
+
+def cuts_at(graph: LoweredGraph, places: Places, chosen: Sequence[int]) -> Cuts:
+    """The cuts at these positions, ascending; twice the same makes a layer without nodes between them."""
     layer_of: dict[str, int | None] = {node.name: None for node in graph.nodes}
-    for position, node in enumerate(nodes):
+    for position, node in enumerate(places.nodes):
         layer_of[node.name] = sum(1 for place in chosen if place <= position)
     inputs = tuple(name for name, _ in graph.inputs)
     return Cuts(
         layer_of=layer_of,
-        live=(inputs, *(live[position] for position in chosen)),
-        after=_changes_before(graph.nodes, dependent, memory),
+        live=(inputs, *(places.live[position] for position in chosen)),
+        after=_changes_before(graph.nodes, places.dependent, SharedMemory(graph.nodes)),
         layers=len(chosen) + 1,
     )
 

@@ -9,7 +9,7 @@ import inspect
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,9 +20,10 @@ from torch.utils import _pytree as pytree
 from ..errors import EdgeswarmError, ErrorCode
 from .assemble import assemble
 from .costs import with_costs
+from .cutting import Cuts, cut
 from .export_errors import explain, refuse_fixed_batch
 from .layer_graph import LayerGraph
-from .lowering import lower
+from .lowering import LoweredGraph, lower
 from .mutation import settle_mutations
 from .node import references
 from .structure import describe
@@ -48,8 +49,20 @@ def export_model(
     sample_batch_args, sample_kwargs: what the model is called with for one batch of any size; dimension 0 of every tensor
     is the batch. Raises EXPORT_FAILED with the module and the line of the user's code as far as they can be found.
     """
+    graph, constants = export_and_cut(model, sample_batch_args, sample_kwargs or {})
+    return ExportedModel(layer_graph=with_costs(graph), constants=constants)
+
+
+def export_and_cut(
+    model: torch.nn.Module,
+    sample_batch_args: tuple[Any, ...],
+    sample_kwargs: Mapping[str, Any],
+    *,
+    cut_into_layers: Callable[[LoweredGraph], Cuts] = cut,
+) -> tuple[LayerGraph, dict[str, torch.Tensor]]:
+    """The graph, whose layers don't know their costs yet, and its constants. Raises as `export_model`."""
     model = _as_on_cpu(model)
-    args, kwargs = _tiled(sample_batch_args, _in_signature_order(model, sample_kwargs or {}))
+    args, kwargs = _tiled(sample_batch_args, _in_signature_order(model, sample_kwargs))
     leaves = pytree.tree_leaves((args, kwargs))
     program = _export(model, args, kwargs, leaves)
     refuse_fixed_batch(program)
@@ -79,8 +92,9 @@ def export_model(
         leaf_index=_leaf_index,
         training=model.training,
         torch_version=torch.__version__,
+        cut_into_layers=cut_into_layers,
     )
-    return ExportedModel(layer_graph=with_costs(graph), constants=used_constants)
+    return graph, used_constants
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ Small configurations of each kind; `python -m bench.models` takes the full sizes
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 from typing import Any
@@ -67,19 +66,6 @@ def test_blocks_that_are_alike_share_their_signatures(name: str) -> None:
     # The first and the last layer of a block may have taken in what comes before and after it.
     assert (signatures(first)[1:-1] or signatures(first)) == (signatures(second)[1:-1] or signatures(second))
     assert len({layer.signature for layer in layers}) < len(layers)
-
-
-@pytest.mark.parametrize("name", ["mobilenet_v2", "bert_small", "lstm"])
-def test_an_evaluation_graph_has_the_bits_of_the_model(name: str) -> None:
-    model = copy.deepcopy(_example(name)[0]).eval()
-    size = ZOO[name].small
-    args, kwargs = size.batch(5)
-    exported = export_model(model, args, kwargs)
-    assert exported.layer_graph.least_batch(0, len(exported.layer_graph.layers)) == 1
-    with torch.no_grad():
-        pipeline = Pipeline(exported, all_tensors(model, exported), bounds(exported.layer_graph, 3))
-        outputs = pipeline.forward(args, kwargs, batch=5)
-        assert torch.equal(logits_of(outputs), logits_of(model(*args, **kwargs)))
 
 
 @pytest.mark.parametrize("name", ["vit", "convnext", "frozen_backbone"])
