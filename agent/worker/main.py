@@ -33,6 +33,7 @@ from .memory import anonymous_bytes
 from .setup import StageEpoch, WorkerContext
 from .tensor_server import TensorServer
 from .timing import Progress
+from .without_compiler import leave_out_compiler
 
 PROGRESS_SECONDS = 0.5
 
@@ -43,6 +44,7 @@ class Worker:
     def __init__(
         self, pipe: MessagePipe, *, identity_folder: Path, listen: str, slow_down: float, threads: int
     ) -> None:
+        leave_out_compiler()
         torch.set_num_threads(threads)
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
         if accelerator == "cuda":
@@ -79,7 +81,6 @@ class Worker:
         ))  # fmt: skip
         threading.Thread(target=self._read_commands, name="commands", daemon=True).start()
         threading.Thread(target=self._report_progress, name="progress", daemon=True).start()
-        _import_what_the_first_step_imports()
         while True:
             command = self._commands.get()
             kind = command.WhichOneof("command")
@@ -256,13 +257,6 @@ def _tensor_server(identity: Identity, listen: str) -> TensorServer:
             f"another program listens on {listen}, the worker's port.",
             "End that program, or start the agent there with another --worker-port.",
         ) from error
-
-
-def _import_what_the_first_step_imports() -> None:
-    """An optimizer's first step loads a second's worth of torch: now, while the coordinator still exports and plans."""
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.zeros(1)
-    torch.optim.SGD([parameter], lr=0.1).step()
 
 
 def readable_error(error: BaseException, device: str, *, job_folder: Path | None = None) -> EdgeswarmError:
