@@ -222,6 +222,8 @@ class Device:
                 self._changed.notify_all()
         elif kind == "round":
             self._queue(_event(round=event.round))
+        elif kind == "evaluation":
+            self._queue(_event(evaluation=event.evaluation))
         elif kind == "rounds_done":
             self._queue(_event(rounds_done=event.rounds_done))
         elif kind == "failure":
@@ -250,9 +252,15 @@ def _event(
     *,
     heartbeat: agent_pb2.Heartbeat | None = None,
     round: agent_pb2.RoundReport | None = None,
+    evaluation: agent_pb2.EvaluationReport | None = None,
     rounds_done: agent_pb2.RoundsDone | None = None,
     failure: agent_pb2.Failure | None = None,
 ) -> agent_pb2.AgentEvent:
     return agent_pb2.AgentEvent(
-        clock_seconds=time.time(), heartbeat=heartbeat, round=round, rounds_done=rounds_done, failure=failure
+        clock_seconds=time.time(),
+        heartbeat=heartbeat,
+        round=round,
+        evaluation=evaluation,
+        rounds_done=rounds_done,
+        failure=failure,
     )

@@ -12,7 +12,6 @@ from edgeswarm.model.batch_norm import BatchNormMerger
 from edgeswarm.model.stage import StageModule
 from edgeswarm.routes import Routes, TiedTensor
 from edgeswarm.samples import SampleOrder
-from edgeswarm.schedule.policies import make_policy
 from edgeswarm.schedule.policy import Action, ActionKind
 from edgeswarm.wire.v1 import agent_pb2
 
@@ -30,6 +29,7 @@ class StageExecutor:
     """Runs rounds of one stage's replica. Nothing here knows which schedule it is.
 
     loss_counts: the loss returns (sum, count), so that the count has to be learned from the last stage.
+    fetched_sample_bytes: of training samples, from the data service, since the epoch began.
     """
 
     def __init__(
@@ -43,9 +43,11 @@ class StageExecutor:
         tied: Sequence[TiedTensor],
         order: SampleOrder,
         loss_counts: bool,
+        fetched_sample_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._module = module
         self._compute = compute
+        self._shared = compute.shared
         self._routes = routes
         self._order = order
         self._loss_counts = loss_counts
@@ -54,16 +56,17 @@ class StageExecutor:
         trainable = [(name, p) for name, p in module.named_parameters_in_order() if p.requires_grad]
         self.optimizer = StageOptimizer(job, trainable)
         self.buckets = GradientBuckets(trainable)
-        self._reducer = OverlappedReducer(self.buckets, trainable, group=group, switch=compute.switch)
+        self._reducer = OverlappedReducer(self.buckets, trainable, group=group, switch=self._shared.switch)
         self._conversation = StageConversation(
-            routes, tied=tied, epoch=compute.epoch, egress=compute.egress, mailbox=compute.mailbox
+            routes, tied=tied, epoch=self._shared.epoch, egress=self._shared.egress, mailbox=self._shared.mailbox
         )
         self._merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
         not_counted = {tensor.name for tensor in tied if tensor.owner != routes.stage_index}
         self._tied_names = [tensor.name for tensor in tied]
         self._counted_names = [name for name, _ in trainable if name not in not_counted]
-        self._clock = compute.clock
-        self._bytes_before = (0, 0)
+        self._clock = self._shared.clock
+        self._fetched_sample_bytes = fetched_sample_bytes
+        self._bytes_before = (0, 0, 0)
 
     def close(self) -> None:
         self._reducer.close()
@@ -72,26 +75,26 @@ class StageExecutor:
         """One mini-batch up to and with the optimizer step. Raises what ended the epoch."""
         cpu_before = _cpu_seconds()
         self._clock.begin_round()
-        self._compute.progress.round = round_number
+        self._shared.progress.round = round_number
         sizes = self._routes.micro_batch_sizes(self._order.samples_of(round_number))
         mine = self._compute.begin_round(round_number, sizes)
         self.buckets.zero()
         self._reducer.begin_round(round_number)
         self._run_schedule(mine)
         with self._clock.part(ALL_REDUCE):
-            self._compute.progress.set("all-reduce", self._others())
+            self._shared.progress.set("all-reduce", self._others())
             self._reducer.finish_backward()
             loss_sum, loss_count = self._reduce_statistics()
             totals = self._agree(round_number, loss_count)
         with self._clock.part(STEP):
-            self._compute.progress.set("optimizer step")
+            self._shared.progress.set("optimizer step")
             norm = self.optimizer.step(
                 self.buckets,
                 count=totals.count,
                 sum_of_squares=totals.sum_of_squares if self._clips else None,
                 round_number=round_number,
             )
-        samples = sum(self._compute.route(index).interval.size for index in mine)
+        samples = sum(self._compute.exchange.route(index).interval.size for index in mine)
         report = self._report(round_number, samples, _cpu_seconds() - cpu_before)
         if self._routes.is_last and self._routes.is_leader:
             report.loss_sum, report.loss_count = loss_sum, loss_count
@@ -100,18 +103,14 @@ class StageExecutor:
         return report
 
     def _run_schedule(self, micro_batches: Sequence[int]) -> None:
-        policy = make_policy(self._routes.plan.schedule, micro_batches, in_flight=self._routes.stage.in_flight)
-        while not policy.is_done:
-            action = policy.next_action(self._compute.is_ready)
-            if action is None:
-                self._compute.wait_for(policy.awaited())
-                continue
+        def run(action: Action) -> None:
             if action == Action(ActionKind.BACKWARD, micro_batches[-1]):
                 self._reducer.arm()
             self._compute.run(action)
             if action.kind is ActionKind.FORWARD:
                 self._merger.add(self._module.take_batch_statistics())
-            policy.finished(action)
+
+        self._compute.exchange.follow_schedule(micro_batches, run)
 
     def _reduce_statistics(self) -> tuple[float, float]:
         """Loss sum and count, the batch statistics, and which parameters got a gradient, over all replicas.
@@ -148,12 +147,13 @@ class StageExecutor:
 
     def _report(self, round_number: int, samples: int, cpu_seconds: float) -> agent_pb2.RoundReport:
         seconds, parts = self._clock.end_round()
-        sent, received = self._compute.egress.sent_bytes, self._compute.mailbox.received_bytes
-        sent_before, received_before = self._bytes_before
-        self._bytes_before = (sent, received)
+        shared = self._shared
+        totals = (shared.egress.sent_bytes, shared.mailbox.received_bytes, self._fetched_sample_bytes())
+        sent, received, fetched = (now - before for now, before in zip(totals, self._bytes_before, strict=True))
+        self._bytes_before = totals
         waiting = {name.removeprefix(WAITING): value for name, value in parts.items() if name.startswith(WAITING)}
         return agent_pb2.RoundReport(
-            epoch=self._compute.epoch,
+            epoch=shared.epoch,
             round=round_number,
             seconds=seconds,
             samples=samples,
@@ -164,10 +164,11 @@ class StageExecutor:
             all_reduce_seconds=parts.get(ALL_REDUCE, 0.0),
             step_seconds=parts.get(STEP, 0.0),
             other_seconds=parts.get(OTHER, 0.0),
-            sent_bytes=sent - sent_before,
-            received_bytes=received - received_before,
+            sent_bytes=sent,
+            received_bytes=received,
             peak_memory_bytes=peak_anonymous_bytes(),
             cpu_seconds=cpu_seconds,
+            fetched_sample_bytes=fetched,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,7 @@ import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.stage import StageModule
+from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import LayerState, pack_layer, unpack_layer
 from edgeswarm.wire.call_errors import error_of_call
@@ -99,28 +101,53 @@ def load_optimizer_state(optimizer: StageOptimizer, module: StageModule, states:
 
 
 class LayerHolder:
-    """Gives the state of this worker's layers as it is between two rounds."""
+    """Gives the state of this worker's layers as it is between two rounds: from `hold` on, until `let_go`.
 
-    def __init__(self, module: StageModule, optimizer: StageOptimizer, *, job_id: str) -> None:
+    evaluation: the same stage in evaluation mode, whose constants belong to the layers too.
+    """
+
+    def __init__(
+        self, module: StageModule, optimizer: StageOptimizer, *, job_id: str, evaluation: StageModule | None = None
+    ) -> None:
         self._module = module
         self._job_id = job_id
-        self._names_by_layer = {
-            module.graph.first_layer + index: frozenset(names) for index, names in enumerate(module.graph.layer_tensors)
-        }
+        self._names_by_layer = _names_by_layer(module.graph)
+        self._constants = dict(module.constants)
+        if evaluation is not None:
+            for layer, names in _names_by_layer(evaluation.graph).items():
+                self._names_by_layer[layer] |= names
+            self._constants = {**evaluation.constants, **self._constants}
         self._optimizer = optimizer
-        self.round = 0
+        self._reading = threading.Lock()
+        self._round: int | None = None
+
+    def hold(self, round_number: int) -> None:
+        """The state is that of the beginning of this round, and nothing changes it now."""
+        with self._reading:
+            self._round = round_number
+
+    def let_go(self) -> None:
+        """The state is about to change: waits for whoever reads it now, and refuses it from then on."""
+        with self._reading:
+            self._round = None
 
     def read(self, request: data_pb2.FetchLayerRequest) -> bytes:
         """The bytes of one layer. Raises EdgeswarmError for a job, a layer or a round that isn't here."""
+        with self._reading:
+            return self._read(request)
+
+    def _read(self, request: data_pb2.FetchLayerRequest) -> bytes:
         if request.job.job_id != self._job_id:
             raise EdgeswarmError(
                 ErrorCode.STALE_CALL, f"this worker works for job {self._job_id}, not for {request.job.job_id}"
             )
+        if self._round is None:
+            raise EdgeswarmError(ErrorCode.STALE_CALL, "this worker holds no finished state now")
         names = self._names_by_layer.get(request.layer)
-        if names is None or request.round != self.round:
+        if names is None or request.round != self._round:
             raise EdgeswarmError(
                 ErrorCode.STALE_CALL,
-                f"this worker holds layers {sorted(self._names_by_layer)} of round {self.round}, "
+                f"this worker holds layers {sorted(self._names_by_layer)} of round {self._round}, "
                 f"not layer {request.layer} of round {request.round}",
             )
         module = self._module
@@ -140,11 +167,15 @@ class LayerHolder:
                 groups.append({key: value for key, value in group.items() if key not in ("params", "param_names")})
         return pack_layer(
             LayerState(
-                round=self.round,
+                round=self._round,
                 parameters=parameters,
                 buffers={name: b.cpu() for name, b in module.buffers.items() if name in names},
-                constants={name: c.cpu() for name, c in module.constants.items() if name in names},
+                constants={name: c.cpu() for name, c in self._constants.items() if name in names},
                 optimizer=optimizer_state,
                 groups=groups,
             )
         )
+
+
+def _names_by_layer(graph: StageGraph) -> dict[int, frozenset[str]]:
+    return {graph.first_layer + index: frozenset(names) for index, names in enumerate(graph.layer_tensors)}

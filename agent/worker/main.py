@@ -156,19 +156,31 @@ class Worker:
         epoch = self._epoch
         if epoch is None:
             raise EdgeswarmError(ErrorCode.STALE_CALL, "start came before prepare")
+        start = command.start
+        if not self._next_round == start.first_round <= start.end_round:
+            raise EdgeswarmError(
+                ErrorCode.STALE_CALL,
+                f"start asked for rounds from {start.first_round} up to {start.end_round}; "
+                f"round {self._next_round} comes next here",
+            )
+        if start.evaluate and epoch.evaluation is None:
+            raise EdgeswarmError(ErrorCode.STALE_CALL, "start asked for an evaluation that was not prepared")
+        epoch.switch.check()
+        epoch.holder.let_go()
         self._send(command.number, started=worker_pb2.Started())
         try:
-            run_rounds(
-                epoch.executor, command.start.first_round, command.start.end_round, finished=self._round_finished
-            )
+            run_rounds(epoch.executor, start.first_round, start.end_round, finished=self._round_finished)
+            if start.evaluate and epoch.evaluation is not None:
+                report = epoch.evaluation.run(start.end_round)
+                if report is not None:
+                    self._send(0, evaluation=report)
         except Exception as error:
             cause = epoch.switch.end_with(error)
             if cause is not None:
                 self._fail(0, cause)
             return
-        epoch.holder.round = command.start.end_round
-        self._server.hold_layers(epoch.holder.read)
-        self._send(0, rounds_done=agent_pb2.RoundsDone(epoch=epoch.job.epoch, next_round=command.start.end_round))
+        epoch.holder.hold(start.end_round)
+        self._send(0, rounds_done=agent_pb2.RoundsDone(epoch=epoch.job.epoch, next_round=start.end_round))
 
     def _round_finished(self, report: agent_pb2.RoundReport) -> None:
         self._next_round = report.round + 1
@@ -221,6 +233,7 @@ class Worker:
         ready: agent_pb2.PrepareReply | None = None,
         started: worker_pb2.Started | None = None,
         round: agent_pb2.RoundReport | None = None,
+        evaluation: agent_pb2.EvaluationReport | None = None,
         rounds_done: agent_pb2.RoundsDone | None = None,
         halted: worker_pb2.Halted | None = None,
         curve: agent_pb2.LayerCurve | None = None,
@@ -235,6 +248,7 @@ class Worker:
                 ready=ready,
                 started=started,
                 round=round,
+                evaluation=evaluation,
                 rounds_done=rounds_done,
                 halted=halted,
                 curve=curve,

@@ -115,7 +115,8 @@ class ServedSamples:
     """Samples of the job's data service, kept in memory as far as the budget goes, so that later epochs are local.
 
     What was kept stays: with a new order in each epoch no choice of what to drop is better than none.
-    channel: to the data service. holder: who runs it, for messages. cache_bytes: how much is kept.
+    channel: to the data service. holder: who runs it, for messages. sample_set: which of the job's data sets.
+    cache_bytes: how much is kept.
     """
 
     def __init__(
@@ -124,12 +125,14 @@ class ServedSamples:
         job: agent_pb2.JobReference,
         *,
         holder: str,
+        sample_set: data_pb2.SampleSet = data_pb2.SAMPLE_SET_TRAINING,
         cache_bytes: int = CACHE_BYTES,
         timeout_seconds: float = FETCH_TIMEOUT_SECONDS,
     ) -> None:
         self._channel = channel
         self._job = job
         self._holder = holder
+        self._sample_set = sample_set
         self._budget_bytes = cache_bytes
         self._timeout_seconds = timeout_seconds
         self._kept: dict[SamplePart, dict[int, Place]] = {part: {} for part in SamplePart}
@@ -168,7 +171,12 @@ class ServedSamples:
             call.cancel()
 
     def _fetch(self, indices: list[int], part: SamplePart) -> list[SampleBlock]:
-        request = data_pb2.FetchSamplesRequest(job=self._job, indices=indices, part=int(part))  # type: ignore[arg-type]
+        request = data_pb2.FetchSamplesRequest(
+            job=self._job,
+            indices=indices,
+            part=int(part),  # type: ignore[arg-type]
+            set=self._sample_set,
+        )
         started = time.monotonic()
         try:
             data = fetch_blob(

@@ -1,6 +1,6 @@
 """Phase one of an epoch at a worker: from a PrepareRequest to a stage that is ready to run rounds.
 
-load job -> fetch layers -> build stage -> open links -> build optimizer -> rehearse -> ready
+load job -> fetch layers -> build stage -> open links -> open data -> build optimizer -> rehearse -> ready
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import gc
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,22 +24,27 @@ from edgeswarm.plan import Plan
 from edgeswarm.routes import Routes, TiedTensor
 from edgeswarm.samples import SampleOrder
 from edgeswarm.security.identity import Identity
+from edgeswarm.snapshot import LayerState
 from edgeswarm.wire.channel import secure_channel
-from edgeswarm.wire.fetch import SamplePart
-from edgeswarm.wire.v1 import agent_pb2
+from edgeswarm.wire.frames import FrameKind
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
 from .all_reduce import ReplicaGroup
 from .compute import StageCompute
 from .egress import EgressScheduler
+from .epoch_context import EpochContext
 from .epoch_state import EpochSwitch
+from .evaluation import StageEvaluation, evaluation_module
+from .exchange import StageExchange
 from .executor import StageExecutor
-from .feed import FeedRequest, SampleFeed
+from .feed import SampleFeed
 from .layers import LayerHolder, fetch_layers, load_optimizer_state, tensors_of
 from .links import OutboundLinks
 from .mailbox import Mailbox
 from .memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
 from .rehearsal import rehearse
 from .samples import LocalSamples, SampleSource, ServedSamples
+from .stage_samples import feed_requests, sample_part
 from .tensor_server import InboundEpoch, TensorServer
 from .timing import Progress, RoundClock
 
@@ -74,6 +79,7 @@ class StageEpoch:
         self._stack = contextlib.ExitStack()
         self._executor: StageExecutor | None = None
         self._holder: LayerHolder | None = None
+        self.evaluation: StageEvaluation | None = None
 
     @property
     def executor(self) -> StageExecutor:
@@ -112,20 +118,28 @@ class StageEpoch:
         egress = EgressScheduler(self.switch)
         with self._timed("open links"):
             self._open_links(job, routes, order=order, tied=tied, mailbox=mailbox, egress=egress)
-        feed = self._feed(job, routes, order)
+        shared = EpochContext(
+            epoch=request.job.epoch,
+            seed=settings.seed,
+            switch=self.switch,
+            mailbox=mailbox,
+            egress=egress,
+            clock=RoundClock(),
+            progress=context.progress,
+            slow_down=context.slow_down,
+        )
+        with self._timed("open data"):
+            source = self._sample_source(job, routes, data_pb2.SAMPLE_SET_TRAINING)
+            self.evaluation = self._evaluation(job, routes, module, states, shared)
         compute = StageCompute(
             module=module,
             routes=routes,
-            epoch=request.job.epoch,
-            seed=settings.seed,
-            mailbox=mailbox,
-            egress=egress,
-            switch=self.switch,
-            clock=RoundClock(),
-            progress=context.progress,
+            exchange=StageExchange(
+                module, routes, shared=shared, forward=FrameKind.FORWARD, backward=FrameKind.BACKWARD
+            ),
+            shared=shared,
             loss=job.loss,
-            feed=feed,
-            slow_down=context.slow_down,
+            feed=self._feed(source, job, routes, order),
         )
         group = ReplicaGroup(routes.replicas, context.device, epoch=request.job.epoch, egress=egress, mailbox=mailbox)
         with self._timed("build optimizer"):
@@ -138,10 +152,16 @@ class StageEpoch:
                 tied=tied,
                 order=order,
                 loss_counts=settings.loss_counts,
+                fetched_sample_bytes=_fetched_bytes_of(source),
             )
             self._stack.callback(self._executor.close)
             load_optimizer_state(self._executor.optimizer, module, states)
-        self._holder = LayerHolder(module, self._executor.optimizer, job_id=request.job.job_id)
+        self._holder = LayerHolder(
+            module,
+            self._executor.optimizer,
+            job_id=request.job.job_id,
+            evaluation=self.evaluation.module if self.evaluation is not None else None,
+        )
         del states
         # What fetching left behind as the layers grew is no part of the peak.
         give_back_free_memory()
@@ -154,6 +174,8 @@ class StageEpoch:
                 check_halt=self.switch.check,
             )
             give_back_free_memory()
+        self._holder.hold(request.first_round)
+        context.server.hold_layers(self._holder.read)
         return agent_pb2.PrepareReply(
             parameter_bytes=self.parameter_bytes,
             peak_memory_bytes=self.peak_memory_bytes,
@@ -169,6 +191,7 @@ class StageEpoch:
         self._stack.close()
         self._executor = None
         self._holder = None
+        self.evaluation = None
         if self.switch.error is not None:
             # Its frames hold the stage and what was in flight, and the switch outlives both.
             self.switch.error.__traceback__ = None
@@ -196,6 +219,8 @@ class StageEpoch:
         request, context = self._request, self._context
         exchanges_totals = job.clip_gradient_norm is not None or request.training.loss_counts
         round_samples = {order.samples_of(0), order.samples_of(order.rounds_per_epoch - 1)}
+        if request.training.evaluation_length:
+            round_samples.add(request.training.evaluation_length)
 
         def peers_of(device: str) -> tuple[str, ...]:
             there = Routes(routes.plan, device, least_batch=routes.least_batch)
@@ -210,16 +235,14 @@ class StageEpoch:
         addresses = {peer.node_id: peer.address for peer in request.peers}
         links.open({peer: addresses[peer] for peer in peers_of(context.device)}, timeout_seconds=OPEN_LINKS_SECONDS)
 
-    def _feed(self, job: Job, routes: Routes, order: SampleOrder) -> SampleFeed | None:
-        """Samples for the first stage (inputs) and the last (targets); None for those between."""
-        if not (routes.is_first or routes.is_last):
+    def _feed(self, source: SampleSource | None, job: Job, routes: Routes, order: SampleOrder) -> SampleFeed | None:
+        """Samples of all rounds for the first stage (inputs) and the last (targets); None for those between."""
+        part = sample_part(routes)
+        if source is None or part is None:
             return None
-        part = SamplePart.BOTH if routes.is_first and routes.is_last else SamplePart.TARGETS
-        if routes.is_first and not routes.is_last:
-            part = SamplePart.INPUTS
         settings = self._request.training
         feed = SampleFeed(
-            source=self._sample_source(job),
+            source=source,
             job=job,
             seed=settings.seed,
             part=part,
@@ -232,30 +255,45 @@ class StageEpoch:
         self.switch.on_thrown(lambda: threading.Thread(target=feed.close, name="close-feed", daemon=True).start())
         return feed
 
-    def _sample_source(self, job: Job) -> SampleSource:
+    def _evaluation(
+        self,
+        job: Job,
+        routes: Routes,
+        module: StageModule,
+        states: Mapping[int, LayerState],
+        shared: EpochContext,
+    ) -> StageEvaluation | None:
+        """The evaluation over the training stage's tensors; None where the job has no evaluation set."""
+        request = self._request
+        if not request.evaluation_graph_json:
+            return None
+        graph = StageGraph.from_json(json.loads(request.evaluation_graph_json))
+        return StageEvaluation(
+            evaluation_module(graph, module, tensors_of(states)),
+            job,
+            routes=routes,
+            shared=shared,
+            length=request.training.evaluation_length,
+            source=self._sample_source(job, routes, data_pb2.SAMPLE_SET_EVALUATION),
+            device=self._context.device,
+        )
+
+    def _sample_source(self, job: Job, routes: Routes, sample_set: data_pb2.SampleSet) -> SampleSource | None:
+        """Where the first and the last stage have their samples from; None between."""
+        if sample_part(routes) is None:
+            return None
         settings = self._request.training
         if settings.data_mode != SERVED:
-            return LocalSamples(job.dataset(), where=self._context.device)
+            open_dataset = job.evaluation_dataset if sample_set == data_pb2.SAMPLE_SET_EVALUATION else job.dataset
+            assert open_dataset is not None
+            return LocalSamples(open_dataset(), where=self._context.device)
         service = settings.data_service
         channel: grpc.Channel = secure_channel(
             service.address, identity=self._context.identity, node_id=service.node_id
         )
         self._stack.callback(channel.close)
-        return ServedSamples(channel, self._request.job, holder=service.node_id)
+        return ServedSamples(channel, self._request.job, holder=service.node_id, sample_set=sample_set)
 
 
-def feed_requests(routes: Routes, order: SampleOrder, first_round: int, end_round: int) -> Iterator[FeedRequest]:
-    """What this replica needs of every micro-batch of rounds first_round <= r < end_round, in the order of use."""
-    epoch, permutation = -1, order.permutation(0)
-    for round_number in range(first_round, end_round):
-        if order.epoch_of(round_number) != epoch:
-            epoch = order.epoch_of(round_number)
-            permutation = order.permutation(epoch)
-        start = (round_number % order.rounds_per_epoch) * order.batch_size
-        for micro_batch, size in enumerate(routes.micro_batch_sizes(order.samples_of(round_number))):
-            route = routes.micro_batch(size)
-            if route is not None:
-                first, end = start + route.interval.first, start + route.interval.end
-                indices = tuple(int(index) for index in permutation[first:end])
-                yield FeedRequest(round_number, micro_batch, indices, epoch)
-            start += size
+def _fetched_bytes_of(source: SampleSource | None) -> Callable[[], int]:
+    return lambda: source.fetched_bytes if isinstance(source, ServedSamples) else 0

@@ -59,7 +59,9 @@ class Worker:
         self.optimizer = StageOptimizer(job, self.parameters)
         if states is not None:
             load_optimizer_state(self.optimizer, self.module, states)
+        self.round = 0
         self.holder = LayerHolder(self.module, self.optimizer, job_id="job-1")
+        self.holder.hold(0)
 
     def run_round(self, number: int) -> None:
         self.buckets.zero()
@@ -67,14 +69,15 @@ class Worker:
         torch.autograd.backward([self.module.forward(4, [inputs], draw=None)[0].square().sum()])
         self.buckets.touched.update(self.buckets.names)
         self.optimizer.step(self.buckets, count=4.0, sum_of_squares=None, round_number=number)
-        self.holder.round = number + 1
+        self.round = number + 1
+        self.holder.hold(self.round)
 
     def states(self) -> dict[int, LayerState]:
         return {layer: unpack_layer(self.holder.read(self.request(layer))) for layer in range(self.layers)}
 
     def request(self, layer: int, *, job_id: str = "job-1") -> data_pb2.FetchLayerRequest:
         job = agent_pb2.JobReference(job_id=job_id)
-        return data_pb2.FetchLayerRequest(job=job, layer=layer, round=self.holder.round)
+        return data_pb2.FetchLayerRequest(job=job, layer=layer, round=self.round)
 
 
 @pytest.mark.parametrize("optimizer", [two_groups, momentum])
@@ -96,6 +99,18 @@ def test_layers_are_given_to_their_own_job_alone() -> None:
         worker.holder.read(worker.request(0, job_id="job-2"))
     with pytest.raises(EdgeswarmError, match="not layer 9"):
         worker.holder.read(worker.request(9))
+
+
+def test_layers_are_given_at_the_round_that_is_held_alone() -> None:
+    worker = Worker(momentum)
+    worker.run_round(0)
+    assert unpack_layer(worker.holder.read(worker.request(0))).round == 1
+    worker.holder.hold(2)
+    with pytest.raises(EdgeswarmError, match="of round 2, not layer 0 of round 1"):
+        worker.holder.read(worker.request(0))
+    worker.holder.let_go()
+    with pytest.raises(EdgeswarmError, match="no finished state now"):
+        worker.holder.read(worker.request(0))
 
 
 def test_a_halt_ends_a_fetch_that_hangs(tmp_path: Path) -> None:

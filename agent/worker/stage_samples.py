@@ -1,0 +1,75 @@
+"""The samples of one stage's replica: which ones it asks for, and how a batch of them becomes the stage's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from edgeswarm.job import model_arguments
+from edgeswarm.model.stage import StageModule
+from edgeswarm.model.structure import flatten
+from edgeswarm.routes import Routes
+from edgeswarm.samples import SampleOrder
+from edgeswarm.wire.fetch import SamplePart
+
+from .feed import Batch, FeedRequest
+
+
+def sample_part(routes: Routes) -> SamplePart | None:
+    """What a replica needs of its samples: inputs at the first stage, targets at the last; None between."""
+    if routes.is_first and routes.is_last:
+        return SamplePart.BOTH
+    if routes.is_first:
+        return SamplePart.INPUTS
+    return SamplePart.TARGETS if routes.is_last else None
+
+
+def feed_requests(routes: Routes, order: SampleOrder, first_round: int, end_round: int) -> Iterator[FeedRequest]:
+    """What this replica needs of every micro-batch of rounds first_round <= r < end_round, in the order of use."""
+    epoch, permutation = -1, order.permutation(0)
+    for round_number in range(first_round, end_round):
+        if order.epoch_of(round_number) != epoch:
+            epoch = order.epoch_of(round_number)
+            permutation = order.permutation(epoch)
+        start = (round_number % order.rounds_per_epoch) * order.batch_size
+        indices = permutation[start : start + order.samples_of(round_number)].tolist()
+        yield from _requests_of_round(routes, indices, round_number, epoch)
+
+
+def evaluation_requests(routes: Routes, length: int, round_number: int) -> Iterator[FeedRequest]:
+    """What this replica needs of an evaluation after so many rounds: all items in order, one round of `length` samples.
+
+    Its data epoch is always 0, so that every evaluation's transform draws the same.
+    """
+    return _requests_of_round(routes, range(length), round_number, 0)
+
+
+def _requests_of_round(routes: Routes, indices: Sequence[int], round_number: int, epoch: int) -> Iterator[FeedRequest]:
+    start = 0
+    for micro_batch, size in enumerate(routes.micro_batch_sizes(len(indices))):
+        route = routes.micro_batch(size)
+        if route is not None:
+            mine = indices[start + route.interval.first : start + route.interval.end]
+            yield FeedRequest(round_number, micro_batch, tuple(mine), epoch)
+        start += size
+
+
+def stage_inputs(module: StageModule, batch: Batch) -> list[torch.Tensor]:
+    """The first stage's inputs, on its device."""
+    tensors = flatten(module.graph.input_structure, model_arguments(batch.inputs))
+    return [tensor.to(module.device) for tensor in tensors]
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """The targets with every tensor among them on the device."""
+    if device.type == "cpu":
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: to_device(item, device) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(to_device(item, device) for item in value)
+    return value
