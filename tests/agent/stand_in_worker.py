@@ -65,6 +65,9 @@ def answer(command: worker_pb2.WorkerCommand, pipe: MessagePipe, mode: str) -> N
         pipe.send(worker_pb2.WorkerEvent(number=number, started=worker_pb2.Started()))
         for round_number in range(command.start.first_round, command.start.end_round):
             pipe.send(worker_pb2.WorkerEvent(round=agent_pb2.RoundReport(round=round_number)))
+        if command.start.evaluate:
+            report = agent_pb2.EvaluationReport(round=command.start.end_round)
+            pipe.send(worker_pb2.WorkerEvent(evaluation=report))
         done = agent_pb2.RoundsDone(next_round=command.start.end_round)
         pipe.send(worker_pb2.WorkerEvent(rounds_done=done))
     elif kind == "profile":

@@ -70,8 +70,11 @@ class Agent:
         )
         return reply
 
-    def start(self, *, epoch: int = 1) -> None:
-        self.call("Start", agent_pb2.StartRequest(job=job(epoch=epoch), first_round=0, end_round=2))
+    def start(self, first_round: int = 0, end_round: int = 2, *, epoch: int = 1, evaluate: bool = False) -> None:
+        start = agent_pb2.StartRequest(
+            job=job(epoch=epoch), first_round=first_round, end_round=end_round, evaluate=evaluate
+        )
+        self.call("Start", start)
 
     def release(self, name: str = "digits-1", *, term: int = 1) -> None:
         self.call("Release", agent_pb2.ReleaseRequest(job=job(name, term=term), reason="it is done"))
@@ -200,6 +203,10 @@ def test_a_job_from_reservation_to_release(start_agent: StartAgent) -> None:
     assert watch.next("round").round == 0
     assert watch.next("round").round == 1
     assert watch.next("rounds_done").next_round == 2
+    agent.start(2, 3, evaluate=True)
+    assert watch.next("round").round == 2
+    assert watch.next("evaluation").round == 3  # before the rounds are said to be done
+    assert watch.next("rounds_done").next_round == 3
     agent.call("Halt", agent_pb2.HaltRequest(job=job(epoch=1), reason="enough"))
     agent.release()
     watch.wait_for_end()

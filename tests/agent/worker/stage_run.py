@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
 from edgeswarm.job import Job
+from edgeswarm.model.draws import DrawKey
 from edgeswarm.model.evaluation import EvaluationGraph
 from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.stage import StageModule
@@ -54,6 +56,25 @@ def layer_states(
     return packed
 
 
+# A worker has a process of its own, and torch's generator in it; here all share one, so that they draw one after the other.
+_DRAWING = threading.Lock()
+
+
+class OneOfSeveral(StageModule):
+    """A stage whose layers draw as in a process of their own."""
+
+    def forward(
+        self,
+        batch: int,
+        inputs: Sequence[Tensor],
+        *,
+        draw: DrawKey | None,
+        check_halt: Callable[[], None] | None = None,
+    ) -> tuple[Tensor, ...]:
+        with _DRAWING:
+            return super().forward(batch, inputs, draw=draw, check_halt=check_halt)
+
+
 class StageRun:
     """layers: the packed state of each layer at the beginning of `first_round`; each worker unpacks its own copy.
 
@@ -90,7 +111,7 @@ class StageRun:
         for name, end in lan.ends.items():
             stage = self.plan.stages[self.plan.stage_of(name)]
             states = {index: unpack_layer(layers[index]) for index in range(stage.first_layer, stage.end_layer)}
-            module = StageModule(graph.stage(stage.first_layer, stage.end_layer), tensors_of(states))
+            module = OneOfSeveral(graph.stage(stage.first_layer, stage.end_layer), tensors_of(states))
             self._build(end, module, states)
             further = None
             if evaluation is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,7 @@ def plain_metrics(run: StageRun, round_number: int) -> dict[str, float]:
 
 
 def train(lan: Lan, run: StageRun, first_round: int, end_round: int) -> None:
-    lan.at_once(lambda end: run.train(end, first_round=first_round, end_round=end_round))
+    lan.at_once(partial(run.train, first_round=first_round, end_round=end_round))
 
 
 # The last micro-batch: full, of three samples, of one, which not every replica of a group has a part in.

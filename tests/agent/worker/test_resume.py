@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def layers_at_the_end(
         )
         begin = first_round
         for end in (*stops, run.rounds):
-            lan.at_once(lambda worker, first=begin, last=end: run.train(worker, first_round=first, end_round=last))
+            lan.at_once(partial(run.train, first_round=begin, end_round=end))
             packed[end] = run.packed_layers(end)
             begin = end
         run.close()

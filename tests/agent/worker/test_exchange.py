@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm.model.export import export_model
+from edgeswarm.model.stage import StageModule
+from edgeswarm.plan import Plan, Stage
+from edgeswarm.routes import Routes
+from edgeswarm.wire.frames import FrameKey, FrameKind
+from edgeswarm.wire.tensor_frames import OutgoingFrame
+from edgeswarm_agent.worker.epoch_context import EpochContext
+from edgeswarm_agent.worker.exchange import StageExchange
+from edgeswarm_agent.worker.timing import Progress, RoundClock
+
+from .lan import Lan, WorkerEnd
+
+A, B, C, D = "a-000001", "b-000002", "c-000003", "d-000004"
+GROUPS: list[Mapping[str, int]] = [{A: 3, B: 1}, {C: 2, D: 2}]
+# Of a micro-batch of four samples, and of the ragged one of three after it.
+MINE = {A: [slice(0, 3), slice(0, 2)], B: [slice(3, 4), slice(2, 3)], C: [slice(0, 2), slice(0, 2)]}
+MINE[D] = [slice(2, 4), slice(2, 3)]
+
+
+def exchanges(lan: Lan, *, gradients: bool = True) -> dict[str, StageExchange]:
+    model = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1))
+    graph = export_model(model, (torch.zeros(4, 2),)).layer_graph
+    middle, end = 1, len(graph.layers)
+    plan = Plan(
+        planner="by hand",
+        micro_batch=4,
+        micro_batches=2,
+        stages=(Stage(0, middle, GROUPS[0], 2), Stage(middle, end, GROUPS[1], 1)),
+    )
+    kinds = (FrameKind.FORWARD, FrameKind.BACKWARD) if gradients else (FrameKind.EVALUATE, FrameKind.EVALUATED)
+    made = {}
+    for name, worker in lan.ends.items():
+        stage = plan.stages[plan.stage_of(name)]
+        shared = EpochContext(
+            epoch=1,
+            seed=0,
+            switch=worker.switch,
+            mailbox=worker.mailbox,
+            egress=worker.egress,
+            clock=RoundClock(),
+            progress=Progress(),
+        )
+        module = StageModule(graph.stage(stage.first_layer, stage.end_layer), dict(model.named_parameters()))
+        made[name] = StageExchange(
+            module, Routes(plan, name), shared=shared, forward=kinds[0], backward=kinds[1], gradients=gradients
+        )
+        assert made[name].begin_round(7, (4, 3)) == [0, 1]
+    return made
+
+
+def at_first_stage(name: str) -> bool:
+    return name in GROUPS[0]
+
+
+def test_values_and_gradients_go_by_overlaps_of_sample_intervals(tmp_path: Path) -> None:
+    values = [torch.randn(4, 5), torch.randn(3, 5)]
+    gradients = [torch.randn(4, 5), torch.randn(3, 5)]
+    with Lan(tmp_path, [A, B, C, D]) as lan:
+        lan.connect()
+        made = exchanges(lan)
+
+        def talk(end: WorkerEnd) -> None:
+            exchange = made[end.name]
+            for micro_batch, mine in enumerate(MINE[end.name]):
+                if at_first_stage(end.name):
+                    exchange.send_outputs(micro_batch, [values[micro_batch][mine]])
+                    (gradient,) = exchange.take_gradients(micro_batch).values()
+                    assert torch.equal(gradient, gradients[micro_batch][mine])
+                else:
+                    (taken,) = exchange.take_inputs(micro_batch)
+                    assert torch.equal(taken, values[micro_batch][mine])
+                    exchange.send_gradients(micro_batch, {0: gradients[micro_batch][mine]})
+
+        lan.at_once(talk)
+
+
+def test_where_one_peer_has_no_gradient_it_counts_as_zeros_and_where_none_has_there_is_none(tmp_path: Path) -> None:
+    with Lan(tmp_path, [A, B, C, D]) as lan:
+        lan.connect()
+        made = exchanges(lan)
+        made[C].send_gradients(0, {0: torch.ones(2, 5)})
+        made[D].send_gradients(0, {0: None})
+        (gradient,) = made[A].take_gradients(0).values()  # samples 0 and 1 of C, 2 of D
+        assert gradient.tolist() == [[1.0] * 5, [1.0] * 5, [0.0] * 5]
+        assert made[B].take_gradients(0) == {}
+
+
+def test_without_gradients_one_empty_frame_answers_each_micro_batch(tmp_path: Path) -> None:
+    with Lan(tmp_path, [A, B, C, D]) as lan:
+        lan.connect()
+        made = exchanges(lan, gradients=False)
+        for name in (C, D):
+            made[name].send_gradients(0, {})
+        assert made[A].take_gradients(0) == {}
+        key = FrameKey(FrameKind.EVALUATED, 7, 0, 0, 3, 4)
+        assert lan.ends[B].mailbox.take((D, key)).shape == (0,)
+
+
+@pytest.mark.parametrize("sent", [torch.zeros(2, 4), torch.zeros(2, 5, dtype=torch.float64), torch.zeros(0)])
+def test_a_frame_that_is_not_the_plans_is_an_error_that_names_its_sender(tmp_path: Path, sent: Tensor) -> None:
+    with Lan(tmp_path, [A, B, C, D]) as lan:
+        lan.connect()
+        made = exchanges(lan)
+        key = FrameKey(FrameKind.FORWARD, 7, 0, 0, 0, 2)
+        lan.ends[A].egress.send(C, OutgoingFrame(key, sent, epoch=1))
+        with pytest.raises(EdgeswarmError, match=rf"{A} sent .* the plan says \(2, 5\) of float32"):
+            made[C].take_inputs(0)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from edgeswarm.plan import Plan, Stage
+from edgeswarm.routes import Routes
+from edgeswarm.samples import SampleOrder
+from edgeswarm.wire.fetch import SamplePart
+from edgeswarm_agent.worker.feed import FeedRequest
+from edgeswarm_agent.worker.stage_samples import evaluation_requests, feed_requests, sample_part
+
+PLAN = Plan(
+    planner="by hand",
+    micro_batch=4,
+    micro_batches=2,
+    stages=(Stage(0, 1, {"a": 3, "b": 1}, 3), Stage(1, 2, {"c": 4}, 2), Stage(2, 3, {"d": 4}, 1)),
+)
+
+
+def test_inputs_go_to_the_first_stage_and_targets_to_the_last() -> None:
+    parts = {name: sample_part(Routes(PLAN, name)) for name in ("a", "b", "c", "d")}
+    assert parts == {"a": SamplePart.INPUTS, "b": SamplePart.INPUTS, "c": None, "d": SamplePart.TARGETS}
+    alone = Plan(planner="by hand", micro_batch=4, micro_batches=2, stages=(Stage(0, 3, {"a": 4}, 1),))
+    assert sample_part(Routes(alone, "a")) is SamplePart.BOTH
+
+
+def test_the_replicas_of_a_stage_ask_for_every_sample_of_every_epoch_once() -> None:
+    order = SampleOrder(11, 8, seed=3)  # rounds of 8 and of 3
+    for epoch in (0, 1):
+        asked = [
+            request
+            for name in ("a", "b")
+            for request in feed_requests(Routes(PLAN, name), order, 2 * epoch, 2 * epoch + 2)
+        ]
+        assert {request.epoch for request in asked} == {epoch}
+        assert sorted(index for request in asked for index in request.indices) == list(range(11))
+    everything = list(feed_requests(Routes(PLAN, "d"), order, 0, 4))
+    # Whoever begins later asks for what comes then.
+    assert list(feed_requests(Routes(PLAN, "d"), order, 3, 4)) == [r for r in everything if r.round == 3]
+    assert [i for r in everything if r.round < 2 for i in r.indices] == order.permutation(0).tolist()
+
+
+def test_an_evaluation_asks_for_all_items_in_order() -> None:
+    assert list(evaluation_requests(Routes(PLAN, "a"), 9, 6)) == [
+        FeedRequest(6, 0, (0, 1, 2), 0),
+        FeedRequest(6, 1, (4, 5, 6), 0),
+        FeedRequest(6, 2, (8,), 0),  # too few for b to have one
+    ]
+    assert list(evaluation_requests(Routes(PLAN, "b"), 9, 6)) == [
+        FeedRequest(6, 0, (3,), 0),
+        FeedRequest(6, 1, (7,), 0),
+    ]
