@@ -195,6 +195,7 @@ class Command:
             dtype=prepared.dtype,
             batch_size=batch_size,
             optimizer_state_factor=prepared.optimizer_state_factor,
+            wire_dtype=prepared.wire_dtype,
         )
         measuring = Measuring(
             cache=ProfileCache(self.folders.cache_dir, warn=self.progress.warn),

@@ -40,7 +40,8 @@ class PreparedModel:
     """What is known of the model once it is gone from memory.
 
     dtype: of its parameters. optimizer_state_factor: bytes of optimizer state per byte of trained parameters.
-    loss_counts: the loss returns (sum, count). unused: the tensors that no layer uses; they keep their values.
+    loss_counts: the loss returns (sum, count). wire_dtype: as the job wants it. unused: the tensors that no layer uses,
+    which keep their values.
     """
 
     layer_graph: LayerGraph
@@ -48,6 +49,7 @@ class PreparedModel:
     dataset_length: int
     loss_counts: bool
     optimizer_state_factor: float
+    wire_dtype: str | None
     unused: dict[str, torch.Tensor]
 
     @property
@@ -99,6 +101,7 @@ def prepare(loaded: LoadedJob, dataset: Dataset, *, snapshot_folder: Path) -> Pr
         dataset_length=checked.dataset_length,
         loss_counts=checked.loss_counts,
         optimizer_state_factor=_optimizer_state_factor(loaded, model),
+        wire_dtype=job.wire_dtype,
         unused={name: tensors[name].clone() for name in exported.layer_graph.unused},
     )
 

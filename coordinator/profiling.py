@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.model.layer_graph import LayerGraph
+from edgeswarm.model.layer_graph import Layer, LayerGraph
+from edgeswarm.model.values import BYTES_PER_ELEMENT
 from edgeswarm.profile import (
     DeviceDescription,
     DeviceProfile,
@@ -24,6 +25,7 @@ from edgeswarm.profile import (
     PlanningInstance,
     TrainingSettings,
 )
+from edgeswarm.wire.frames import NARROWINGS
 from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
@@ -147,12 +149,16 @@ def measure_link(link: AgentLink, receiver: str, *, address: str) -> Link:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the planner is told of the model beside its graph. optimizer_state_factor: bytes of state per byte of parameters."""
+    """What the planner is told of the model beside its graph. optimizer_state_factor: bytes of state per byte of parameters.
+
+    wire_dtype: how float32 travels between devices; None for as it is.
+    """
 
     layer_graph: LayerGraph
     dtype: str
     batch_size: int
     optimizer_state_factor: float
+    wire_dtype: str | None = None
 
 
 def planning_instance(
@@ -189,7 +195,7 @@ def planning_instance(
     names = [device.node_id for device in usable]
     network = _network(profiles, names)
     instance = PlanningInstance(
-        model=model_costs(facts.layer_graph),
+        model=model_costs(facts.layer_graph, wire_dtype=facts.wire_dtype),
         profiles=classes,
         devices=tuple(
             DeviceDescription(
@@ -210,21 +216,32 @@ def planning_instance(
     return instance, warnings
 
 
-def model_costs(layer_graph: LayerGraph) -> ModelCosts:
-    """The layers' costs as the planner takes them."""
+def model_costs(layer_graph: LayerGraph, *, wire_dtype: str | None) -> ModelCosts:
+    """The layers' costs as the planner takes them; bytes of activations and gradients as they travel."""
+
+    def travelling(size_bytes: int, dtype: str) -> int:
+        if wire_dtype is None or (dtype, wire_dtype) not in NARROWINGS:
+            return size_bytes
+        return size_bytes * BYTES_PER_ELEMENT[wire_dtype] // BYTES_PER_ELEMENT[dtype]
+
+    def gradient_bytes(layer: Layer) -> int:
+        specs = (layer_graph.tensors[name] for name in layer.parameters)
+        return sum(travelling(spec.bytes, spec.dtype) for spec in specs if spec.trainable)
+
     return ModelCosts(
         input_bytes=sum(value.bytes_per_sample for value in layer_graph.cuts[0]),
         layers=tuple(
             LayerCosts(
                 name=layer.name,
                 param_bytes=layer.param_bytes,
-                output_bytes=layer.output_bytes,
+                output_bytes=sum(travelling(value.bytes_per_sample, value.dtype) for value in cut_after),
                 saved_bytes=layer.saved_bytes,
                 flops_forward=float(layer.flops_forward),
                 flops_backward=float(layer.flops_backward),
                 least_batch=layer.least_batch,
+                gradient_bytes=gradient_bytes(layer),
             )
-            for layer in layer_graph.layers
+            for layer, cut_after in zip(layer_graph.layers, layer_graph.cuts[1:], strict=True)
         ),
     )
 

@@ -30,9 +30,10 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """One layer, whatever the device. Bytes and FLOPs are per sample, param_bytes excepted.
+    """One layer, whatever the device. Bytes and FLOPs are per sample, those of parameters and gradients excepted.
 
-    output_bytes: all that crosses the cut after this layer. saved_bytes: held from forward to backward.
+    output_bytes: all that crosses the cut after this layer, as it travels. saved_bytes: held from forward to backward.
+    gradient_bytes: what an all-reduce of its gradients is about, as it travels; None for as many as the parameters have.
     flops_*: None where unknown. least_batch: the fewest samples that the layer can take at once.
     """
 
@@ -43,10 +44,11 @@ class LayerCosts:
     flops_forward: float | None = None
     flops_backward: float | None = None
     least_batch: int = 1
+    gradient_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for what in ("param_bytes", "output_bytes", "saved_bytes"):
-            if getattr(self, what) < 0:
+        for what in ("param_bytes", "output_bytes", "saved_bytes", "gradient_bytes"):
+            if (getattr(self, what) or 0) < 0:
                 raise ValueError(f"layer {self.name}: {what} is below 0")
         if self.least_batch < 1:
             raise ValueError(f"layer {self.name}: least_batch is {self.least_batch}; it must be at least 1")
@@ -74,6 +76,12 @@ class ModelCosts:
         return _sums_before([layer.param_bytes for layer in self.layers])
 
     @cached_property
+    def gradient_bytes_before(self) -> IntArray:
+        """[layer_count + 1]: bytes of gradients, as they travel, of the layers before each cut."""
+        sizes = [layer.param_bytes if layer.gradient_bytes is None else layer.gradient_bytes for layer in self.layers]
+        return _sums_before(sizes)
+
+    @cached_property
     def saved_bytes_before(self) -> IntArray:
         """[layer_count + 1]: bytes per sample that the layers before each cut hold for backward."""
         return _sums_before([layer.saved_bytes for layer in self.layers])
@@ -85,6 +93,9 @@ class ModelCosts:
 
     def param_bytes(self, first_layer: int, end_layer: int) -> int:
         return int(self.param_bytes_before[end_layer] - self.param_bytes_before[first_layer])
+
+    def gradient_bytes(self, first_layer: int, end_layer: int) -> int:
+        return int(self.gradient_bytes_before[end_layer] - self.gradient_bytes_before[first_layer])
 
     def saved_bytes(self, first_layer: int, end_layer: int) -> int:
         """Per sample."""

@@ -33,6 +33,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                     "flops_forward": layer.flops_forward,
                     "flops_backward": layer.flops_backward,
                     "least_batch": layer.least_batch,
+                    **({} if layer.gradient_bytes is None else {"gradient_bytes": layer.gradient_bytes}),
                 }
                 for layer in instance.model.layers
             ],
@@ -121,6 +122,7 @@ def _model_from_json(fields: Fields) -> ModelCosts:
                 flops_forward=entry.optional_number("flops_forward", minimum=0),
                 flops_backward=entry.optional_number("flops_backward", minimum=0),
                 least_batch=entry.integer("least_batch", minimum=1, default=1),
+                gradient_bytes=entry.optional_integer("gradient_bytes", minimum=0),
             )
             for entry in fields.sections("layers")
         ),

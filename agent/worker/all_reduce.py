@@ -7,7 +7,8 @@ Two replicas exchange the whole buffer. More than two pass chunks around a ring;
     all-gather       steps 2, 3: the finished chunks go on around the ring
 
 A finished chunk is computed by one replica and copied by the others, so that all hold the same bits. Each replica sends
-2 (G-1)/G of the buffer (Asteroid, Eq 5), for two replicas that is the buffer once.
+2 (G-1)/G of the buffer (Asteroid, Eq 5), for two replicas that is the buffer once. On a narrow wire everybody, the owner
+of a chunk too, goes on with what the others get of it.
 """
 
 from __future__ import annotations
@@ -24,16 +25,24 @@ from .mailbox import Mailbox
 
 
 class ReplicaGroup:
-    """This replica and the others of its stage, in the plan's order."""
+    """This replica and the others of its stage, in the plan's order. wire_dtype: how float32 travels, None for as it is."""
 
     def __init__(
-        self, replicas: Sequence[str], device: str, *, epoch: int, egress: EgressScheduler, mailbox: Mailbox
+        self,
+        replicas: Sequence[str],
+        device: str,
+        *,
+        epoch: int,
+        egress: EgressScheduler,
+        mailbox: Mailbox,
+        wire_dtype: str | None = None,
     ) -> None:
         self._replicas = tuple(replicas)
         self._rank = self._replicas.index(device)
         self._epoch = epoch
         self._egress = egress
         self._mailbox = mailbox
+        self._wire_dtype = wire_dtype
 
     @property
     def size(self) -> int:
@@ -53,8 +62,7 @@ class ReplicaGroup:
     def _exchange(self, buffer: torch.Tensor, round_number: int, bucket: int) -> None:
         other = self._replicas[1 - self._rank]
         key = FrameKey(FrameKind.ALL_REDUCE, round_number, bucket, 0, 0, 0)
-        # A copy, since the sum is written into the buffer while the frame may still be leaving.
-        self._egress.send(other, OutgoingFrame(key, buffer.clone(), epoch=self._epoch))
+        self._send(other, key, buffer)
         buffer.add_(self._mailbox.take((other, key)).to(buffer.device))
 
     def _ring(self, buffer: torch.Tensor, round_number: int, bucket: int) -> None:
@@ -67,10 +75,16 @@ class ReplicaGroup:
             outgoing, incoming = (rank - step) % size, (rank - step - 1) % size
             out_key = FrameKey(FrameKind.ALL_REDUCE, round_number, bucket, step, outgoing, 0)
             in_key = FrameKey(FrameKind.ALL_REDUCE, round_number, bucket, step, incoming, 0)
-            # A copy: the next steps, and the step of the optimizer, write here while the frame may still be leaving.
-            self._egress.send(successor, OutgoingFrame(out_key, chunks[outgoing].clone(), epoch=self._epoch))
+            self._send(successor, out_key, chunks[outgoing])
             arrived = self._mailbox.take((predecessor, in_key)).to(buffer.device)
             if gathering:
                 chunks[incoming].copy_(arrived)
             else:
                 chunks[incoming].add_(arrived)
+
+    def _send(self, peer: str, key: FrameKey, part: torch.Tensor) -> None:
+        """Sends a part of the buffer, and leaves there what the peer gets."""
+        # A copy: the next steps, and the step of the optimizer, write here while the frame may still be leaving.
+        frame = OutgoingFrame(key, part.clone(), epoch=self._epoch, wire_dtype=self._wire_dtype)
+        frame.leave_as_sent(part)
+        self._egress.send(peer, frame)

@@ -45,11 +45,11 @@ class Mailbox:
         address = (sender, header.key)
         frame = self._frame(address, header)
         # Only this stream's thread writes to this frame: the copy needs no lock.
-        is_whole = frame.add(header, message)
+        tensor = frame.tensor() if frame.add(header, message) else None
         with self._condition:
             self.received_bytes += len(message)
-            if is_whole and self._arriving.pop(address, None) is not None:
-                self._arrived[address] = frame.tensor()
+            if tensor is not None and self._arriving.pop(address, None) is not None:
+                self._arrived[address] = tensor
                 self._condition.notify_all()
 
     def _frame(self, address: Address, header: FrameHeader) -> IncomingFrame:

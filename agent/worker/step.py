@@ -49,8 +49,10 @@ class StageConversation:
         epoch: int,
         egress: EgressScheduler,
         mailbox: Mailbox,
+        wire_dtype: str | None = None,
     ) -> None:
         self._routes = routes
+        self._wire_dtype = wire_dtype
         self._tied = tuple(tied)
         self._epoch = epoch
         self._egress = egress
@@ -107,7 +109,9 @@ class StageConversation:
 
     def _send_tied(self, peer: str, key: FrameKey, gradient: torch.Tensor) -> None:
         # A copy, since the gradient is divided and stepped on while the frame may still be leaving.
-        self._egress.send(peer, OutgoingFrame(key, gradient.clone(), epoch=self._epoch))
+        frame = OutgoingFrame(key, gradient.clone(), epoch=self._epoch, wire_dtype=self._wire_dtype)
+        frame.leave_as_sent(gradient)
+        self._egress.send(peer, frame)
 
     def _send_totals(self, peer: str, totals: Totals, way: int, round_number: int) -> None:
         content = torch.tensor([totals.count, totals.sum_of_squares], dtype=torch.float64)

@@ -108,13 +108,13 @@ def plan_memory_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
 
 def all_reduce_seconds(instance: PlanningInstance, stage: Stage) -> float:
     """T_a (Eq 5): a ring over the group, 2(|G|-1) transfers of W/|G| over the slowest link; 0 for one device."""
-    weight_bytes = instance.model.param_bytes(stage.first_layer, stage.end_layer)
+    gradient_bytes = instance.model.gradient_bytes(stage.first_layer, stage.end_layer)
     size = len(stage.shares)
-    if size == 1 or weight_bytes == 0:
+    if size == 1 or gradient_bytes == 0:
         return 0.0
     places = [instance.index_of[device] for device in stage.shares]
     slowest = instance.network.slowest((a, b) for a in places for b in places if a != b)
-    return 2 * (size - 1) * (weight_bytes / size / slowest + instance.network.latency_seconds)
+    return 2 * (size - 1) * (gradient_bytes / size / slowest + instance.network.latency_seconds)
 
 
 def pairs_in_use(sender: Stage, receiver: Stage) -> list[tuple[str, str]]:

@@ -166,17 +166,18 @@ class StageTables:
     def _all_reduce(self, shared: _Shared, devices: slice) -> FloatArray:
         """[R]: the ring's seconds over the replicas that take samples (Eq 5)."""
         model = self.instance.model
-        weights = (model.param_bytes_before[shared.end] - model.param_bytes_before[shared.first]).astype(np.float64)
+        before = model.gradient_bytes_before.astype(np.float64)
+        gradients = before[shared.end] - before[shared.first]
         busy = shared.shares > 0
         size = np.maximum(busy.sum(axis=1), 1)
-        slowest = np.full(len(weights), np.inf)
+        slowest = np.full(len(gradients), np.inf)
         links = self.bandwidth[devices, devices]
         for a in range(links.shape[0]):
             for b in range(links.shape[1]):
                 if a != b:
                     slowest = np.where(busy[:, a] & busy[:, b], np.minimum(slowest, links[a, b]), slowest)
-        seconds = 2 * (size - 1) * (weights / size / slowest + self.instance.network.latency_seconds)
-        return np.where(weights > 0, seconds, 0.0)
+        seconds = 2 * (size - 1) * (gradients / size / slowest + self.instance.network.latency_seconds)
+        return np.where(gradients > 0, seconds, 0.0)
 
 
 def _slowest(table: FloatArray, kinds: IntArray, shares: IntArray, first: IntArray, end: IntArray) -> FloatArray:

@@ -2,9 +2,10 @@
 
 A frame is one tensor, or a replica's part of one. It is cut into chunks; each chunk is one message of a stream:
 
-    | header, 108 bytes | bytes [offset, offset + n) of the tensor, row-major |
+    | header, 112 bytes | bytes [offset, offset + n) of the tensor, row-major |
 
 Every chunk carries the whole header, so that chunks of frames of different priority may alternate on one stream.
+The bytes may be of a narrower element type than the tensor: it is wire_element * 2 ** exponent (see tensor_narrowing.py).
 What numbers mean for the kinds:
 
     kind         micro_batch   tensor_index      first_sample, end_sample
@@ -30,7 +31,7 @@ MAX_FRAME_BYTES = 1 << 32
 # Measured (bench/tensor_path.py): larger ones cost hardly less CPU, and hold up what is more urgent for longer.
 CHUNK_BYTES = 512 * 1024
 
-_HEADER = struct.Struct(f"<BBBxIIIIIIQQ{MAX_DIMENSIONS}q")
+_HEADER = struct.Struct(f"<BBBBiIIIIIIQQ{MAX_DIMENSIONS}q")
 HEADER_BYTES = _HEADER.size
 
 # The element types that cross the wire: name, bytes of one element. The position is the code in the header.
@@ -48,6 +49,8 @@ DTYPES: tuple[tuple[str, int], ...] = (
     ("complex64", 8),
     ("complex128", 16),
 )
+# What may travel as what.
+NARROWINGS = (("float32", "bfloat16"), ("float32", "float16"))
 DTYPE_CODES = {name: code for code, (name, _) in enumerate(DTYPES)}
 
 
@@ -92,7 +95,11 @@ class FrameKey(NamedTuple):
 
 @dataclass(frozen=True)
 class FrameHeader:
-    """Everything about a chunk but its bytes."""
+    """Everything about a chunk but its bytes.
+
+    dtype: of the tensor. wire_dtype: of its bytes, the same unless it travels narrowed. exponent: of the power of two by
+    which what arrives is multiplied. total_bytes: of the whole frame, as it travels.
+    """
 
     key: FrameKey
     epoch: int
@@ -100,13 +107,17 @@ class FrameHeader:
     shape: tuple[int, ...]
     offset: int
     total_bytes: int
+    wire_dtype: str
+    exponent: int = 0
 
     def pack(self) -> bytes:
         dims = self.shape + (0,) * (MAX_DIMENSIONS - len(self.shape))
         return _HEADER.pack(
             self.key.kind,
             DTYPE_CODES[self.dtype],
+            DTYPE_CODES[self.wire_dtype],
             len(self.shape),
+            self.exponent,
             self.epoch,
             self.key.round,
             self.key.micro_batch,
@@ -128,16 +139,27 @@ def unpack_header(message: bytes) -> FrameHeader:
     """Reads the header at the beginning of a message. Raises ValueError for one that no worker of ours writes."""
     if len(message) < HEADER_BYTES:
         raise ValueError(f"a frame of {len(message)} bytes has no header")
-    kind, dtype_code, ndim, epoch, round_number, micro_batch, tensor_index, first, end, offset, total, *dims = (
-        _HEADER.unpack_from(message)
-    )
-    if kind not in FrameKind.__members__.values() or dtype_code >= len(DTYPES) or ndim > MAX_DIMENSIONS:
+    kind, dtype_code, wire_code, ndim, exponent, epoch, *numbers = _HEADER.unpack_from(message)
+    round_number, micro_batch, tensor_index, first, end, offset, total, *dims = numbers
+    known = kind in FrameKind.__members__.values() and max(dtype_code, wire_code) < len(DTYPES)
+    if not known or ndim > MAX_DIMENSIONS:
         raise ValueError(f"a frame of unknown kind {kind}, element type {dtype_code} or {ndim} dimensions")
     shape = tuple(dims[:ndim])
-    dtype = DTYPES[dtype_code][0]
-    if min(shape, default=0) < 0 or total != tensor_bytes(dtype, shape) or total > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame says {total} bytes for shape {shape} of {dtype}")
+    dtype, wire_dtype = DTYPES[dtype_code][0], DTYPES[wire_code][0]
+    if wire_dtype != dtype and (dtype, wire_dtype) not in NARROWINGS:
+        raise ValueError(f"a frame says that {dtype} travels as {wire_dtype}")
+    if min(shape, default=0) < 0 or total != tensor_bytes(wire_dtype, shape) or total > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame says {total} bytes for shape {shape} of {wire_dtype}")
     if offset + len(message) - HEADER_BYTES > total:
         raise ValueError("a chunk reaches beyond the end of its frame")
     key = FrameKey(FrameKind(kind), round_number, micro_batch, tensor_index, first, end)
-    return FrameHeader(key=key, epoch=epoch, dtype=dtype, shape=shape, offset=offset, total_bytes=total)
+    return FrameHeader(
+        key=key,
+        epoch=epoch,
+        dtype=dtype,
+        shape=shape,
+        offset=offset,
+        total_bytes=total,
+        wire_dtype=wire_dtype,
+        exponent=exponent,
+    )

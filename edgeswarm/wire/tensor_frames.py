@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from .frames import CHUNK_BYTES, HEADER_BYTES, FrameHeader, FrameKey, tensor_bytes, unpack_header
+from .tensor_narrowing import Narrowed, narrowed
 
 _DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.float32: "float32",
@@ -42,13 +43,25 @@ class OutgoingFrame:
     """A tensor on its way out, cut into chunks as they are asked for.
 
     The tensor must not change until the last chunk is taken. On a GPU, or where it is not contiguous, it is copied first.
+    wire_dtype: how a float32 tensor travels, "bfloat16" or "float16"; None for as it is.
     """
 
-    def __init__(self, key: FrameKey, tensor: torch.Tensor, *, epoch: int, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self,
+        key: FrameKey,
+        tensor: torch.Tensor,
+        *,
+        epoch: int,
+        wire_dtype: str | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
         source = tensor.detach()
-        self._tensor = (source.cpu() if source.is_cuda else source).contiguous()
+        self._travelling = narrowed(source, wire_dtype)  # where it is: a GPU then has half as much to copy
+        part = self._travelling.tensor
+        self._tensor = (part.cpu() if part.is_cuda else part).contiguous()
         self.key = key
         self._dtype = dtype_name(source.dtype)
+        self._wire_dtype = dtype_name(part.dtype)
         self._shape = tuple(source.shape)
         self._epoch = epoch
         self._bytes = bytes_of(self._tensor)
@@ -61,11 +74,25 @@ class OutgoingFrame:
         """The next message. An empty tensor is one message without bytes."""
         assert not self.is_done
         end = min(self._offset + self._chunk_bytes, self.total_bytes)
-        header = FrameHeader(self.key, self._epoch, self._dtype, self._shape, self._offset, self.total_bytes)
+        header = FrameHeader(
+            self.key,
+            self._epoch,
+            self._dtype,
+            self._shape,
+            self._offset,
+            self.total_bytes,
+            self._wire_dtype,
+            self._travelling.exponent,
+        )
         message = b"".join((header.pack(), self._bytes[self._offset : end]))
         self._offset = end
         self.is_done = end == self.total_bytes
         return message
+
+    def leave_as_sent(self, source: torch.Tensor) -> None:
+        """Writes into the tensor that was sent what the other side gets of it; nothing where that is the same."""
+        if self._wire_dtype != self._dtype:
+            source.copy_(self._travelling.widened(source.dtype))
 
     def chunks(self) -> Iterator[bytes]:
         while not self.is_done:
@@ -93,8 +120,9 @@ class IncomingFrame:
         return self._missing_bytes == 0
 
     def tensor(self) -> torch.Tensor:
-        """The tensor, on the CPU, sharing the frame's memory."""
-        return self._storage.view(_DTYPES[self._header.dtype]).reshape(self._header.shape)
+        """The tensor, on the CPU; it shares the frame's memory unless it travelled narrowed."""
+        travelled = self._storage.view(_DTYPES[self._header.wire_dtype]).reshape(self._header.shape)
+        return Narrowed(travelled, self._header.exponent).widened(_DTYPES[self._header.dtype])
 
 
 def decode_frame(messages: Iterator[bytes]) -> torch.Tensor:

@@ -13,6 +13,7 @@ from edgeswarm_coordinator.profiling import (
     distinct_layers,
     missing_layers,
     missing_links,
+    model_costs,
     planning_instance,
 )
 
@@ -36,6 +37,15 @@ def measured(*keys: str) -> Profiles:
         for number, signature in enumerate(("stem", "block", "head"), start=1):
             found.curves[key, "float32", signature] = curve(number * (1e-3 if key == "nano" else 5e-4))
     return found
+
+
+@pytest.mark.parametrize(("wire_dtype", "factor"), [(None, 1.0), ("float32", 1.0), ("bfloat16", 0.5), ("float16", 0.5)])
+def test_a_narrow_wire_halves_what_travels_and_no_memory(wire_dtype: str | None, factor: float) -> None:
+    costs, wide = model_costs(GRAPH, wire_dtype=wire_dtype), model_costs(GRAPH, wire_dtype=None)
+    assert [layer.output_bytes for layer in costs.layers] == [factor * layer.output_bytes for layer in wide.layers]
+    assert costs.gradient_bytes(0, 4) == factor * wide.gradient_bytes(0, 4) > 0
+    assert costs.param_bytes(0, 4) == wide.param_bytes(0, 4)
+    assert costs.input_bytes == wide.input_bytes
 
 
 @pytest.mark.parametrize(

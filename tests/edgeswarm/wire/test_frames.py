@@ -26,6 +26,18 @@ def test_a_tensor_comes_back_from_its_chunks(dtype: torch.dtype, shape: list[int
     assert torch.equal(back, tensor)
 
 
+@pytest.mark.parametrize("wire_dtype", ["bfloat16", "float16"])
+def test_a_narrow_frame_has_half_the_bytes_and_comes_back_as_float32(wire_dtype: str) -> None:
+    tensor = torch.randn(1000) * 1e-7
+    frame = OutgoingFrame(KEY, tensor, epoch=0, wire_dtype=wire_dtype)
+    assert frame.total_bytes == 2000
+    back = decode_frame(frame.chunks())
+    assert back.dtype == torch.float32
+    assert float((back - tensor).norm() / tensor.norm()) < {"bfloat16": 2**-8, "float16": 2**-11}[wire_dtype]
+    frame.leave_as_sent(tensor)
+    assert torch.equal(back, tensor)
+
+
 def test_parts_of_a_tensor_are_sent_as_they_look() -> None:
     tensor = torch.arange(24.0).reshape(4, 6)
     for part in (tensor[:, 1:3], tensor.t(), tensor[1:3]):
@@ -42,8 +54,10 @@ def test_chunks_may_come_in_any_order() -> None:
 
 
 def test_a_header_says_everything() -> None:
-    header = FrameHeader(key=KEY, epoch=9, dtype="float32", shape=(4, 2), offset=16, total_bytes=32)
-    assert unpack_header(header.pack() + bytes(16)) == header
+    header = FrameHeader(
+        key=KEY, epoch=9, dtype="float32", shape=(4, 2), offset=16, total_bytes=16, wire_dtype="float16", exponent=-27
+    )
+    assert unpack_header(header.pack()) == header
 
 
 @pytest.mark.parametrize(
@@ -51,9 +65,10 @@ def test_a_header_says_everything() -> None:
     [
         (b"short", "no header"),
         (b"\xff" * HEADER_BYTES, "unknown kind"),
-        (FrameHeader(KEY, 0, "float32", (4, 2), 0, 99).pack(), "says 99 bytes"),
-        (FrameHeader(KEY, 0, "float32", (4, 2), 30, 32).pack() + bytes(4), "beyond the end"),
-        (FrameHeader(KEY, 0, "float32", (-4, 2), 0, 32).pack(), "bytes for shape"),
+        (FrameHeader(KEY, 0, "float32", (4, 2), 0, 99, "float32").pack(), "says 99 bytes"),
+        (FrameHeader(KEY, 0, "float32", (4, 2), 30, 32, "float32").pack() + bytes(4), "beyond the end"),
+        (FrameHeader(KEY, 0, "float32", (-4, 2), 0, 32, "float32").pack(), "bytes for shape"),
+        (FrameHeader(KEY, 0, "int64", (4, 2), 0, 16, "float16").pack(), "int64 travels as float16"),
     ],
 )
 def test_what_no_worker_writes_is_refused(message: bytes, reason: str) -> None:
