@@ -15,7 +15,10 @@ from .timing import Progress, RoundClock
 
 @dataclass(frozen=True)
 class EpochContext:
-    """slow_down: stretches computing, for demos and tests: 3.0 makes a third of the speed."""
+    """wire_dtype: how float32 travels between workers, None for as it is.
+
+    slow_down: stretches computing, for demos and tests: 3.0 makes a third of the speed.
+    """
 
     epoch: int
     seed: int
@@ -24,6 +27,7 @@ class EpochContext:
     egress: EgressScheduler
     clock: RoundClock
     progress: Progress
+    wire_dtype: str | None = None
     slow_down: float = 1.0
 
     @contextlib.contextmanager

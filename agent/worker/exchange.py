@@ -184,7 +184,8 @@ class StageExchange:
             part = tensor
         else:
             part = tensor.narrow(value.batch_dim, key.first_sample - mine.first, _samples(key))
-        self._shared.egress.send(peer, OutgoingFrame(key, part, epoch=self._shared.epoch))
+        frame = OutgoingFrame(key, part, epoch=self._shared.epoch, wire_dtype=self._shared.wire_dtype)
+        self._shared.egress.send(peer, frame)
 
     def _take(self, address: Address, value: LiveValue) -> torch.Tensor | None:
         """What a peer sent, with the value's shape and element type; None for no gradient. Waits for it."""

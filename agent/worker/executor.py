@@ -58,7 +58,12 @@ class StageExecutor:
         self.buckets = GradientBuckets(trainable)
         self._reducer = OverlappedReducer(self.buckets, trainable, group=group, switch=self._shared.switch)
         self._conversation = StageConversation(
-            routes, tied=tied, epoch=self._shared.epoch, egress=self._shared.egress, mailbox=self._shared.mailbox
+            routes,
+            tied=tied,
+            epoch=self._shared.epoch,
+            egress=self._shared.egress,
+            mailbox=self._shared.mailbox,
+            wire_dtype=self._shared.wire_dtype,
         )
         self._merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
         not_counted = {tensor.name for tensor in tied if tensor.owner != routes.stage_index}

@@ -126,6 +126,7 @@ class StageEpoch:
             egress=egress,
             clock=RoundClock(),
             progress=context.progress,
+            wire_dtype=settings.wire_dtype or None,
             slow_down=context.slow_down,
         )
         with self._timed("open data"):
@@ -141,7 +142,14 @@ class StageEpoch:
             loss=job.loss,
             feed=self._feed(source, job, routes, order),
         )
-        group = ReplicaGroup(routes.replicas, context.device, epoch=request.job.epoch, egress=egress, mailbox=mailbox)
+        group = ReplicaGroup(
+            routes.replicas,
+            context.device,
+            epoch=request.job.epoch,
+            egress=egress,
+            mailbox=mailbox,
+            wire_dtype=shared.wire_dtype,
+        )
         with self._timed("build optimizer"):
             self._executor = StageExecutor(
                 module=module,

@@ -132,6 +132,7 @@ class StageRun:
             egress=end.egress,
             clock=RoundClock(),
             progress=Progress(),
+            wire_dtype=job.wire_dtype,
         )
         feed = None
         part = sample_part(routes)
@@ -160,7 +161,14 @@ class StageRun:
             job=job,
             compute=compute,
             routes=routes,
-            group=ReplicaGroup(routes.replicas, end.name, epoch=1, egress=end.egress, mailbox=end.mailbox),
+            group=ReplicaGroup(
+                routes.replicas,
+                end.name,
+                epoch=1,
+                egress=end.egress,
+                mailbox=end.mailbox,
+                wire_dtype=job.wire_dtype,
+            ),
             tied=(),
             order=self.order,
             loss_counts=False,
