@@ -24,7 +24,7 @@ _TOP_EXPONENT = 15
 # would have another exponent than its first.
 _ROUNDS_TO_ONE = 1.0 - 2.0**-12
 # Beyond these the factor itself would leave float32.
-_LARGEST_EXPONENT = 100
+_LARGEST_EXPONENT = 126
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def test_a_second_journey_loses_nothing(values: list[float], wire_dtype: str) ->
 def test_float16_keeps_eleven_bits_whatever_the_scale(scale: float, values: list[float]) -> None:
     tensor = torch.tensor([1.0, *values]) * scale
     error = (through_wire(tensor, "float16") - tensor).abs()
-    # Elements far below the largest lose their last bits: what counts is 2**-28 of the largest, at most.
+    # Elements below 2**-28 of the largest lose some of the eleven, at most 2**-38 of the largest.
     assert bool((error <= (tensor.abs() * 2.0**-11).clamp_min(2.0**-38 * float(tensor.abs().max()))).all())
 
 
