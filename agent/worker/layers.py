@@ -152,7 +152,13 @@ class LayerHolder:
             )
         module = self._module
         optimizer = self._optimizer.optimizer
-        parameters = {name: p.detach().cpu() for name, p in module.parameters.items() if name in names}
+        constants, buffers = dict(self._constants), dict(module.buffers)
+        held = list(module.parameters.items())
+        if request.changed_only:
+            constants.clear()
+            buffers = {name: buffers[name] for norm in module.graph.batch_norms for name in norm.buffers}
+            held = [(name, parameter) for name, parameter in held if parameter.requires_grad]
+        parameters = {name: p.detach().cpu() for name, p in held if name in names}
         optimizer_state: dict[str, dict[str, object]] = {}
         groups: list[dict[str, object]] = []
         if optimizer is not None:
@@ -169,8 +175,8 @@ class LayerHolder:
             LayerState(
                 round=self._round,
                 parameters=parameters,
-                buffers={name: b.cpu() for name, b in module.buffers.items() if name in names},
-                constants={name: c.cpu() for name, c in self._constants.items() if name in names},
+                buffers={name: buffer.cpu() for name, buffer in buffers.items() if name in names},
+                constants={name: constant.cpu() for name, constant in constants.items() if name in names},
                 optimizer=optimizer_state,
                 groups=groups,
             )

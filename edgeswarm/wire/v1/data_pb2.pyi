@@ -25,14 +25,16 @@ SAMPLE_PART_INPUTS: SamplePart
 SAMPLE_PART_TARGETS: SamplePart
 
 class FetchLayerRequest(_message.Message):
-    __slots__ = ("job", "layer", "round")
+    __slots__ = ("job", "layer", "round", "changed_only")
     JOB_FIELD_NUMBER: _ClassVar[int]
     LAYER_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_ONLY_FIELD_NUMBER: _ClassVar[int]
     job: _agent_pb2.JobReference
     layer: int
     round: int
-    def __init__(self, job: _Optional[_Union[_agent_pb2.JobReference, _Mapping]] = ..., layer: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
+    changed_only: bool
+    def __init__(self, job: _Optional[_Union[_agent_pb2.JobReference, _Mapping]] = ..., layer: _Optional[int] = ..., round: _Optional[int] = ..., changed_only: bool = ...) -> None: ...
 
 class FetchSamplesRequest(_message.Message):
     __slots__ = ("job", "indices", "part", "set")

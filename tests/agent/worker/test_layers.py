@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.job import Job
@@ -111,6 +111,42 @@ def test_layers_are_given_at_the_round_that_is_held_alone() -> None:
     worker.holder.let_go()
     with pytest.raises(EdgeswarmError, match="no finished state now"):
         worker.holder.read(worker.request(0))
+
+
+class FrozenBackbone(nn.Module):
+    """A frozen layer, a batch norm that learns, one in evaluation mode, and a tensor made in forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(6, 8).requires_grad_(False)
+        self.learns, self.stays, self.head = nn.BatchNorm1d(8), nn.BatchNorm1d(8), nn.Linear(8, 2)
+        self.stays.eval().requires_grad_(False)
+
+    def forward(self, values: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.stays(self.learns(self.frozen(values)))) + torch.tensor([1.0, 2.0])
+        return scores
+
+
+def test_what_training_does_not_change_is_left_out_on_demand() -> None:
+    exported = export_model(FrozenBackbone(), (torch.zeros(4, 6),))
+    model, layers = FrozenBackbone(), len(exported.layer_graph.layers)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers()), **exported.constants}
+    module = StageModule(exported.layer_graph.stage(0, layers), tensors)
+    job = Job(model=FrozenBackbone, dataset=lambda: [], loss=nn.functional.mse_loss, optimizer=momentum, batch_size=4)
+    trained = [pair for pair in module.named_parameters_in_order() if pair[1].requires_grad]
+    holder = LayerHolder(module, StageOptimizer(job, trained), job_id="job-1")
+    holder.hold(0)
+    found: dict[bool, set[str]] = {}
+    for changed_only in (False, True):
+        request = data_pb2.FetchLayerRequest(job=agent_pb2.JobReference(job_id="job-1"), changed_only=changed_only)
+        found[changed_only] = set()
+        for layer in range(layers):
+            request.layer = layer
+            state = unpack_layer(holder.read(request))
+            found[changed_only].update({*state.parameters, *state.buffers, *state.constants})
+    assert found[False] == tensors.keys() - set(exported.layer_graph.unused)
+    counted = {f"learns.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
+    assert found[True] == {"learns.weight", "learns.bias", "head.weight", "head.bias", *counted}
 
 
 def test_a_halt_ends_a_fetch_that_hangs(tmp_path: Path) -> None:
