@@ -1,6 +1,7 @@
 """The result of a training: a folder that plain PyTorch loads.
 
     model.safetensors       every key of model.state_dict(): load_state_dict(load_file(...), strict=True)
+    best.safetensors        the same of the best evaluation, where there was one
     optimizer.safetensors   the optimizer's state that is tensors
     optimizer.json          its other state by parameter name, and the values of its groups by index
     metrics.json  plan.json
@@ -39,18 +40,24 @@ def write_result(
     plan: Mapping[str, Any],
     metrics: Mapping[str, Any],
     unused: Mapping[str, torch.Tensor] | None = None,
+    best_states: Sequence[LayerState] | None = None,
 ) -> None:
     """Write a job's result as the folder `folder`, whole or not at all.
 
     layer_states: of every layer, in order. tensors: what the model consists of (LayerGraph.tensors); it says which of
     them `state_dict` has and under which further names (tied weights). plan, metrics: JSON objects. unused: tensors of
-    the model that no layer uses.
+    the model that no layer uses. best_states: of every layer as it was at the best evaluation.
     Raises EdgeswarmError: OUTPUT_EXISTS, or OUTPUT_FAILED where the disk is full, the folder can't be written, or a layer
     has not come with all of its tensors.
     """
     check_output_is_free(folder)
+    models = {"model.safetensors": layer_states, "best.safetensors": best_states}
     files = {
-        "model.safetensors": write_tensors(state_dict(layer_states, tensors, unused=unused or {}), ("format", "pt")),
+        **{
+            name: write_tensors(state_dict(states, tensors, unused=unused or {}), ("format", "pt"))
+            for name, states in models.items()
+            if states is not None
+        },
         **_optimizer_files(layer_states, tensors),
         "metrics.json": _json(metrics),
         "plan.json": _json(plan),

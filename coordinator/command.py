@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -46,13 +46,13 @@ from .profile_cache import ProfileCache
 from .profiling import ModelFacts, planning_instance
 from .progress import Progress
 from .reserving import Devices
+from .resuming import check_job_is_the_same, job_to_resume
 from .supervision import Supervision
+from .unfinished import UnfinishedTraining
 
 if TYPE_CHECKING:
     # What imports torch is loaded beside the search for devices, and not at all by `edgeswarm devices`.
-    from edgeswarm.job import Dataset
-
-    from .preparation import LoadedJob, PreparedModel
+    from .preparation import LoadedJob, OpenedData, PreparedModel
 
 BUNDLE_SECONDS = 300.0
 _ABANDON_SECONDS = 1.0
@@ -69,7 +69,7 @@ class Preparation:
     """What goes on beside everything else, each after the one before it."""
 
     loading: Task[LoadedJob]
-    opening: Task[Dataset]
+    opening: Task[OpenedData]
     exporting: Task[PreparedModel]
 
 
@@ -102,40 +102,69 @@ class Command:
     def reference(self, *, epoch: int) -> agent_pb2.JobReference:
         return agent_pb2.JobReference(job_id=self.job_id, term=self.term, epoch=epoch)
 
-    def start_preparation(self, options: TrainOptions) -> Preparation:
-        """Load the job, open its data set, export its model: in this order, beside everything else."""
+    def start_preparation(
+        self, options: TrainOptions, *, unfinished: UnfinishedTraining | None = None, trains: bool = True
+    ) -> Preparation:
+        """Load the job, open its data sets, export its model: in this order, beside everything else.
+
+        unfinished: the training to go on with. trains: False where a plan is wanted and nothing will be evaluated.
+        """
+        manifest = unfinished.manifest if unfinished is not None else None
 
         def load() -> LoadedJob:
             with self.progress.step(LOAD_JOB, str(options.job_path)):
                 from . import preparation
 
-                return preparation.load(
-                    options.job_path, epochs=options.epochs, batch_size=options.batch_size, seed=options.seed
+                loaded = preparation.load(
+                    options.job_path,
+                    epochs=options.epochs,
+                    batch_size=options.batch_size,
+                    seed=options.seed,
+                    wire_dtype=options.wire_dtype,
                 )
+            if manifest is None:
+                return loaded
+            job = job_to_resume(loaded.job, manifest, options, bundle_sha256=loaded.bundle.sha256)
+            check_job_is_the_same(manifest, job, dataset_length=manifest.dataset_length)
+            return replace(loaded, job=job)
 
         loading = self.supervision.spawn(load, name="load job")
 
-        def open_dataset() -> Dataset:
+        def open_data() -> OpenedData:
             from . import preparation
 
-            return preparation.open_dataset(loading.result())
+            return preparation.open_data(loading.result(), evaluation=trains)
 
-        opening = self.supervision.spawn(open_dataset, name="open the dataset")
+        opening = self.supervision.spawn(open_data, name="open the data sets")
 
         def prepare() -> PreparedModel:
-            loaded, dataset = loading.result(), opening.result()
+            loaded, opened = loading.result(), opening.result()
             with self.progress.step(EXPORT_MODEL):
-                from . import preparation
+                from . import layer_files, preparation
 
-                prepared = preparation.prepare(loaded, dataset, snapshot_folder=self.snapshot_folder)
+                checkpoint = None
+                if unfinished is not None and manifest is not None:
+                    checkpoint = layer_files.LayerFiles(
+                        unfinished.round_folder(manifest.round),
+                        round=manifest.round,
+                        layers=manifest.layers,
+                        of_this_job=loaded.bundle.sha256 == manifest.bundle_sha256,
+                    )
+                prepared = preparation.prepare(
+                    loaded, opened, snapshot_folder=self.snapshot_folder, checkpoint=checkpoint
+                )
+            if manifest is not None:
+                check_job_is_the_same(manifest, loaded.job, dataset_length=prepared.dataset_length)
             names = tuple(layer.name for layer in prepared.layer_graph.layers)
             self.progress.tell(ModelReady(names, prepared.parameter_bytes, prepared.dtype))
             return prepared
 
         return Preparation(loading, opening, self.supervision.spawn(prepare, name="export model"))
 
-    def start_data_service(self, preparation: Preparation, listen_address: str) -> Task[DataServiceReady]:
-        """Samples where served, and the layers of round 0."""
+    def start_data_service(
+        self, preparation: Preparation, listen_address: str, *, first_round: int = 0
+    ) -> Task[DataServiceReady]:
+        """Samples where served, and the layers of the first round."""
 
         def serve() -> DataServiceReady:
             loaded = preparation.loading.result()
@@ -146,6 +175,7 @@ class Command:
                 job_file=loaded.bundle.job_file,
                 job_id=self.job_id,
                 snapshot_folder=str(self.snapshot_folder),
+                snapshot_round=first_round,
             )
             with self.progress.step(START_DATA_SERVICE):
                 service = DataServiceProcess(settings)

@@ -1,4 +1,4 @@
-"""The data service's own process: on the coordinator's machine, serves samples, and the weights of round 0.
+"""The data service's own process: on the coordinator's machine, serves samples, and the layers that a training begins with.
 
     coordinator  --- one line of JSON, then silence --->  stdin     the end of stdin ends the service
                  <-- one line of JSON ------------------  stdout    where it listens, or why it can't
@@ -74,11 +74,11 @@ class DataServer:
         request = data_pb2.FetchLayerRequest.FromString(data)
         self._check_job(request.job)
         path = Path(self._settings.snapshot_folder) / layer_file_name(request.layer)
-        if request.round != 0 or not path.is_file():
+        if request.round != self._settings.snapshot_round or not path.is_file():
             raise EdgeswarmError(
                 ErrorCode.STALE_CALL,
                 f"The data service has no state of layer {request.layer} at round {request.round}; "
-                "it has the layers of round 0.",
+                f"it has the layers of round {self._settings.snapshot_round}.",
                 "Start the job again.",
             )
         announce_bytes(context, path.stat().st_size)

@@ -26,7 +26,7 @@ class DataServiceSettings:
 
     identity_folder: of the operator. listen_address: "host:port", port 0 for any. job_folder, job_file: the user's own
     files, not the bundle: the data set may lie beside them. snapshot_folder: with layer-<i>.safetensors, which may come
-    later than the service.
+    later than the service. snapshot_round: the round that begins with these layers.
     """
 
     identity_folder: str
@@ -35,6 +35,7 @@ class DataServiceSettings:
     job_file: str
     job_id: str
     snapshot_folder: str
+    snapshot_round: int = 0
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from edgeswarm.config import host_and_port, join_host_and_port
 from edgeswarm.model.layer_graph import LayerGraph
-from edgeswarm.plan import Plan
+from edgeswarm.plan import Plan, Stage
 from edgeswarm.wire.v1 import agent_pb2
 
 
@@ -39,6 +39,7 @@ class Deployment:
 
     places, worker_ports: by node id. holder: node id and port, on the coordinator's machine, from which layers (and samples,
     where served) are fetched: the data service. training: the settings, but for the data service's address.
+    evaluation_graph: the same layers in evaluation mode, where there is an evaluation set.
     """
 
     job: agent_pb2.JobReference
@@ -49,6 +50,7 @@ class Deployment:
     holder: tuple[str, int]
     training: agent_pb2.TrainingSettings
     first_round: int = 0
+    evaluation_graph: LayerGraph | None = None
 
     def requests(self) -> dict[str, agent_pb2.PrepareRequest]:
         """One order for each device of the plan."""
@@ -56,7 +58,8 @@ class Deployment:
         tied = tied_tensors(self.plan, self.layer_graph)
         requests: dict[str, agent_pb2.PrepareRequest] = {}
         for index, stage in enumerate(self.plan.stages):
-            graph_json = json.dumps(self.layer_graph.stage(stage.first_layer, stage.end_layer).to_json()).encode()
+            graph_json = _stage_json(self.layer_graph, stage)
+            evaluation_json = _stage_json(self.evaluation_graph, stage) if self.evaluation_graph is not None else b""
             for device in stage.devices:
                 holder_id, holder_port = self.holder
                 holder_address = join_host_and_port(self.places[device].own_host, holder_port)
@@ -69,6 +72,7 @@ class Deployment:
                     plan_json=plan_json,
                     stage=index,
                     stage_graph_json=graph_json,
+                    evaluation_graph_json=evaluation_json,
                     tied=[agent_pb2.TiedTensor(name=name, stages=stages) for name, stages in tied.items()],
                     peers=[
                         agent_pb2.Peer(node_id=peer, address=self.worker_address(peer, seen_from=device))
@@ -87,6 +91,10 @@ class Deployment:
         """host:port of a device's worker, as another device dials it."""
         host = host_seen_from(self.places[seen_from], self.places[device])
         return join_host_and_port(host, self.worker_ports[device])
+
+
+def _stage_json(graph: LayerGraph, stage: Stage) -> bytes:
+    return json.dumps(graph.stage(stage.first_layer, stage.end_layer).to_json()).encode()
 
 
 def tied_tensors(plan: Plan, layer_graph: LayerGraph) -> dict[str, tuple[int, ...]]:

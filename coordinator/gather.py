@@ -1,16 +1,25 @@
-"""After the last round: every layer's state comes from one holder of its stage. Imports torch."""
+"""The trained layers, from the workers that hold them: one replica of each stage gives the state of its stage. Imports torch.
+
+    nano-1  layers 0, 1  ──┐
+    nano-2  layers 2, 3  ──┼── one at a time each ──> layer-<i>.safetensors in the checkpoint's folder
+
+Each layer goes to the disk as it comes: at no time more than one of each stage lies in this machine's memory.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import grpc
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
 from edgeswarm.security.identity import Identity
-from edgeswarm.snapshot import LayerState, unpack_layer
+from edgeswarm.snapshot import layer_file_name, pack_layer, unpack_layer
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob
@@ -20,12 +29,19 @@ LAYER_SECONDS = 600.0  # for one layer; a slow link is no failure, a device that
 
 
 def stage_fetchers(
-    plan: Plan, *, job: agent_pb2.JobReference, round_number: int, addresses: Mapping[str, str], identity: Identity
-) -> dict[str, Callable[[], dict[int, LayerState]]]:
-    """By device, for the first replica of each stage: a function that fetches the stage's layers from its worker.
+    plan: Plan,
+    *,
+    job: agent_pb2.JobReference,
+    round_number: int,
+    addresses: Mapping[str, str],
+    identity: Identity,
+    folder: Path,
+) -> dict[str, Callable[[], int]]:
+    """By device, for the first replica of each stage: a function that fetches the stage's layers from its worker into `folder`.
 
     round_number: the state at the beginning of this round. addresses: of the workers, "host:port".
-    The functions raise EdgeswarmError: DEVICE_UNREACHABLE and what the worker says, WORKER_FAILED for a state that can't be read.
+    The functions return the bytes that they wrote. They raise EdgeswarmError: DEVICE_UNREACHABLE and what the worker says,
+    WORKER_FAILED for a state that can't be read; and OSError where a file can't be written.
     """
     return {
         stage.devices[0]: partial(
@@ -36,15 +52,23 @@ def stage_fetchers(
             round_number=round_number,
             address=addresses[stage.devices[0]],
             identity=identity,
+            folder=folder,
         )
         for stage in plan.stages
     }
 
 
 def _fetch_stage(
-    device: str, layers: range, *, job: agent_pb2.JobReference, round_number: int, address: str, identity: Identity
-) -> dict[int, LayerState]:
-    states: dict[int, LayerState] = {}
+    device: str,
+    layers: range,
+    *,
+    job: agent_pb2.JobReference,
+    round_number: int,
+    address: str,
+    identity: Identity,
+    folder: Path,
+) -> int:
+    written = 0
     with secure_channel(address, identity=identity, node_id=device) as channel:
         for layer in layers:
             request = data_pb2.FetchLayerRequest(job=job, layer=layer, round=round_number)
@@ -58,8 +82,14 @@ def _fetch_stage(
                 raise _unreadable(device, layer, str(error)) from error
             if state.round != round_number:
                 raise _unreadable(device, layer, f"it is of round {state.round}, not {round_number}")
-            states[layer] = state
-    return states
+            # Constants come with every export again; the rest is written as it came.
+            data = pack_layer(replace(state, constants={})) if state.constants else blob
+            written += len(data)
+            with (folder / layer_file_name(layer)).open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+    return written
 
 
 def _unreadable(device: str, layer: int, problem: str) -> EdgeswarmError:

@@ -1,12 +1,12 @@
-"""One training from its plan on: workers made ready, rounds followed, layers gathered."""
+"""The workers of one plan: made ready, their rounds and evaluations followed, their layers gathered."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
@@ -15,14 +15,13 @@ from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
 from .deployment import Deployment
-from .events import PREPARE_WORKERS, START_WORKERS, TRAIN, RoundDone
+from .evaluations import EvaluationCollector
+from .events import PREPARE_WORKERS, START_WORKERS, EvaluationDone, RoundDone
 from .job_state import Phase
 from .progress import Progress
 from .rounds import RoundCollector
+from .segments import Segment
 from .supervision import Supervision
-
-if TYPE_CHECKING:
-    from edgeswarm.snapshot import LayerState
 
 WORKER_START_SECONDS = 120.0  # importing torch on a slow card
 PREPARE_SECONDS = 600.0
@@ -32,29 +31,38 @@ START_SECONDS = 15.0
 class JobRun:
     """The workers of one plan epoch.
 
-    links: of the plan's devices. rounds: of the whole job.
+    job: the reference that calls to them carry. links: of the plan's devices. rounds: of the whole job. first_round: the one
+    that comes next. done: rounds of an earlier part of the training, which `rounds_seconds` took; both grow.
     """
 
     def __init__(
         self,
         *,
+        job: agent_pb2.JobReference,
         plan: Plan,
         order: SampleOrder,
         rounds: int,
         links: Mapping[str, AgentLink],
         progress: Progress,
         supervision: Supervision,
+        first_round: int = 0,
+        done: Sequence[RoundDone] = (),
+        rounds_seconds: float = 0.0,
     ) -> None:
+        self._job = job
         self._plan = plan
         self._order = order
-        self._rounds = rounds
         self._links = links
         self._progress = progress
         self._supervision = supervision
-        self.done: list[RoundDone] = []
+        self._collector = RoundCollector(
+            plan=plan, order=order, rounds=rounds, epoch=job.epoch, first_round=first_round
+        )
+        self.done: list[RoundDone] = list(done)
         self.prepared: dict[str, agent_pb2.PrepareReply] = {}
         self.until_first_round_seconds: float | None = None
-        self.rounds_seconds = 0.0
+        self.rounds_seconds = rounds_seconds
+        self._last_round = 0.0
         self._warned = False
 
     def wait_for_workers(self) -> dict[str, int]:
@@ -82,37 +90,44 @@ class JobRun:
         """Every worker builds its stage, fetches its layers and says ready. make_deployment: from the workers' ports."""
         deployment = make_deployment(self.wait_for_workers())
         with self._progress.step(PREPARE_WORKERS, f"on {', '.join(self._plan.devices)}"):
-            self._supervision.begin(Phase.PREPARING, epoch=deployment.job.epoch)
+            self._supervision.begin(Phase.PREPARING, epoch=self._job.epoch)
             requests = deployment.requests()
             self.prepared = self._call_each(
                 "Prepare", requests, timeout_seconds=PREPARE_SECONDS, doing="prepare its worker"
             )
         return deployment
 
-    def run(self, job: agent_pb2.JobReference) -> None:
-        """All rounds, to their end."""
-        collector = RoundCollector(plan=self._plan, order=self._order, rounds=self._rounds, epoch=job.epoch)
-        self._supervision.on_round = partial(self._collect, collector)
-        self._supervision.begin(Phase.RUNNING, epoch=job.epoch, end_round=self._rounds)
-        request = agent_pb2.StartRequest(job=job, first_round=0, end_round=self._rounds)
-        began = time.monotonic()
-        with self._progress.step(TRAIN, f"{self._rounds} rounds"):
-            requests = dict.fromkeys(self._plan.devices, request)
-            self._call_each("Start", requests, timeout_seconds=START_SECONDS, doing="start the rounds")
-            self._supervision.wait_until(lambda: self._supervision.state.phase is Phase.GATHERING)
-            assert collector.next_round == self._rounds, "a worker reports each round before it says that all are done"
-            self.rounds_seconds = time.monotonic() - began
+    def run(self, segment: Segment) -> EvaluationDone | None:
+        """One segment of rounds, to its end, and the evaluation after it, where there is one."""
+        job = self._job
+        self._supervision.begin(Phase.RUNNING, epoch=job.epoch, end_round=segment.end_round)
+        self._supervision.on_round = self._collect
+        evaluating = EvaluationCollector(
+            self._plan.stages[-1].devices if segment.evaluates else (), epoch=job.epoch, round=segment.end_round
+        )
+        self._supervision.on_evaluation = evaluating.add
+        request = agent_pb2.StartRequest(
+            job=job, first_round=segment.first_round, end_round=segment.end_round, evaluate=segment.evaluates
+        )
+        began = self._last_round = time.monotonic()
+        requests = dict.fromkeys(self._plan.devices, request)
+        self._call_each("Start", requests, timeout_seconds=START_SECONDS, doing="start the rounds")
+        self._supervision.wait_until(lambda: self._supervision.state.phase is Phase.GATHERING and evaluating.complete)
+        assert self._collector.next_round == segment.end_round, (
+            "a worker reports each round before it says that all are done"
+        )
+        self.rounds_seconds += self._last_round - began
+        if not segment.evaluates:
+            return None
+        return evaluating.done(data_epoch=self._order.epoch_of(segment.end_round - 1))
 
-    def gather(self, deployment: Deployment, fetchers: Mapping[str, Callable[[], dict[int, LayerState]]]) -> list[Any]:
-        """The state of every layer, in order. fetchers: by the device that is asked."""
+    def gather(self, fetchers: Mapping[str, Callable[[], int]]) -> int:
+        """Every stage's layers, all stages at once; the bytes of all. fetchers: by the device that is asked."""
         tasks = [
             self._supervision.spawn(fetch, name=f"fetch from {device}", device=device)
             for device, fetch in fetchers.items()
         ]
-        states: dict[int, LayerState] = {}
-        for stage_states in self._supervision.wait(*tasks):
-            states.update(stage_states)
-        return [states[layer] for layer in range(deployment.plan.layer_count)]
+        return sum(self._supervision.wait(*tasks))
 
     def _call_each(
         self, method: str, requests: Mapping[str, Any], *, timeout_seconds: float, doing: str
@@ -128,8 +143,9 @@ class JobRun:
         ]
         return dict(zip(requests, self._supervision.wait(*tasks), strict=True))
 
-    def _collect(self, collector: RoundCollector, device: str, report: agent_pb2.RoundReport) -> None:
-        for done in collector.add(device, report):
+    def _collect(self, device: str, report: agent_pb2.RoundReport) -> None:
+        for done in self._collector.add(device, report):
+            self._last_round = time.monotonic()
             if self.until_first_round_seconds is None:
                 self.until_first_round_seconds = self._progress.seconds()
             self.done.append(done)

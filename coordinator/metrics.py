@@ -2,9 +2,10 @@
 
 The document has:
 
-    rounds[]    loss, seconds, samples, the parts of it by device
-    totals      rounds, samples, seconds, samples per second, final loss
-    set_up      seconds until the first round, its steps, what each device's worker did to get ready
+    rounds[]       loss, seconds, samples, the parts of it by device
+    evaluations[]  after which round and epoch, the loss and the job's metrics, whether it was the best so far
+    totals         rounds, samples, seconds, samples per second, final loss
+    set_up         seconds until the first round, its steps, what each device's worker did to get ready
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 from edgeswarm.wire.v1 import agent_pb2
 
-from .events import RoundDone
+from .evaluations import evaluation_to_json
+from .events import EvaluationDone, RoundDone
 from .progress import StepTime
 
 FORMAT = "edgeswarm-metrics/1"
@@ -30,6 +32,7 @@ def metrics_document(
     steps: Sequence[StepTime],
     prepared: Mapping[str, agent_pb2.PrepareReply],
     settings: Mapping[str, Any],
+    evaluations: Sequence[EvaluationDone] = (),
 ) -> dict[str, Any]:
     """The document as JSON values.
 
@@ -42,6 +45,7 @@ def metrics_document(
         "job_id": job_id,
         "settings": dict(settings),
         "rounds": [round_to_json(done) for done in rounds],
+        "evaluations": [evaluation_to_json(evaluation) for evaluation in evaluations],
         "totals": {
             "rounds": len(rounds),
             "samples": samples,

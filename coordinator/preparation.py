@@ -2,12 +2,14 @@
 
 Imports torch.
 
-    job file ── load ──> LoadedJob ── export ──> PreparedModel + work folder with layer-<i>.safetensors of round 0
+    job file ── load ──> LoadedJob ── export ──> PreparedModel + work folder with layer-<i>.safetensors of round 0, or
+                                                 of the round of a checkpoint that the training goes on from
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +19,14 @@ from edgeswarm.bundle import Bundle, make_bundle
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Dataset, Job, model_arguments
 from edgeswarm.job_file import load_job, user_error
+from edgeswarm.model.evaluation import EvaluationGraph, export_evaluation
 from edgeswarm.model.export import ExportedModel, export_model
 from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.snapshot import LayerState, write_layer_file
 
+from .evaluation_checks import check_evaluation
 from .job_checks import check_job
+from .layer_files import LayerFiles, optimizer_state_kinds
 
 PRECISIONS = ("float32", "float64")
 
@@ -36,12 +41,21 @@ class LoadedJob:
 
 
 @dataclass(frozen=True)
+class OpenedData:
+    """The job's data sets. evaluation: None where the job has none."""
+
+    training: Dataset
+    evaluation: Dataset | None = None
+
+
+@dataclass(frozen=True)
 class PreparedModel:
     """What is known of the model once it is gone from memory.
 
     dtype: of its parameters. optimizer_state_factor: bytes of optimizer state per byte of trained parameters.
     loss_counts: the loss returns (sum, count). wire_dtype: as the job wants it. unused: the tensors that no layer uses,
     which keep their values.
+    evaluation_graph: the same layers in evaluation mode; None where nothing is evaluated. evaluation_length: items of that set.
     """
 
     layer_graph: LayerGraph
@@ -51,14 +65,30 @@ class PreparedModel:
     optimizer_state_factor: float
     wire_dtype: str | None
     unused: dict[str, torch.Tensor]
+    evaluation_graph: LayerGraph | None = None
+    evaluation_length: int = 0
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """About what all layers and the state of their optimizer take."""
+        specs = self.layer_graph.tensors.values()
+        state_bytes = sum(spec.bytes for spec in specs if spec.trainable) * self.optimizer_state_factor
+        return round(sum(spec.bytes for spec in specs if spec.kind != "constant") + state_bytes)
 
     @property
     def parameter_bytes(self) -> int:
         return sum(spec.bytes for spec in self.layer_graph.tensors.values() if spec.kind == "parameter")
 
 
-def load(path: Path, *, epochs: int | None = None, batch_size: int | None = None, seed: int | None = None) -> LoadedJob:
-    """Run the user's file. epochs, batch_size, seed: over the job's own where given.
+def load(
+    path: Path,
+    *,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    wire_dtype: str | None = None,
+) -> LoadedJob:
+    """Run the user's file. epochs, batch_size, seed, wire_dtype: over the job's own where given.
 
     Raises EdgeswarmError: JOB_FILE, MODULE_MISSING, JOB_INVALID.
     """
@@ -70,16 +100,24 @@ def load(path: Path, *, epochs: int | None = None, batch_size: int | None = None
             epochs=job.epochs if epochs is None else epochs,
             batch_size=job.batch_size if batch_size is None else batch_size,
             seed=job.seed if seed is None else seed,
+            wire_dtype=job.wire_dtype if wire_dtype is None else wire_dtype,
         )
     except ValueError as error:
         raise EdgeswarmError(ErrorCode.JOB_INVALID, f"{error}.", "Correct the value on the command line.") from error
     return LoadedJob(job, make_bundle(path, job.files), folder)
 
 
-def prepare(loaded: LoadedJob, dataset: Dataset, *, snapshot_folder: Path) -> PreparedModel:
-    """Build the model under the job's seed, check the job, export it, and write the state of round 0 by layers.
+def prepare(
+    loaded: LoadedJob,
+    opened: OpenedData,
+    *,
+    snapshot_folder: Path,
+    checkpoint: LayerFiles | None = None,
+) -> PreparedModel:
+    """Build the model under the job's seed, check the job, export it, and write the state that its workers begin with by layers.
 
-    Raises EdgeswarmError: JOB_INVALID, JOB_FILE, DATA_FAILED, EXPORT_FAILED, OUTPUT_FAILED.
+    checkpoint: what they begin with; None for round 0.
+    Raises EdgeswarmError: JOB_INVALID, JOB_FILE, DATA_FAILED, EXPORT_FAILED, OUTPUT_FAILED, CHECKPOINT.
     """
     job, folder = loaded.job, loaded.folder
     # The same two lines in the user's own script give the same initial weights.
@@ -88,30 +126,54 @@ def prepare(loaded: LoadedJob, dataset: Dataset, *, snapshot_folder: Path) -> Pr
         model = job.model()
     except Exception as error:  # the user's code may raise anything
         raise user_error(error, folder, where="this machine", doing="building the model") from error
-    checked = check_job(job, model, dataset, folder=folder, batch_size=job.batch_size)
+    checked = check_job(job, model, opened.training, folder=folder, batch_size=job.batch_size)
     dtype = _precision(model)
     args, kwargs = model_arguments(checked.inputs)
     model.train()
     exported = export_model(model, args, kwargs)
+    graph = exported.layer_graph
+    evaluation, evaluation_length = None, 0
+    if opened.evaluation is not None:
+        evaluation_length = check_evaluation(job, model, opened.evaluation, folder=folder)
+        evaluation = export_evaluation(model, args, kwargs, training=graph)
     tensors = _tensors(model, exported)
-    _write_layers(exported.layer_graph, tensors, snapshot_folder)
+    constants = _constants(exported, evaluation)
+    optimizer_state = _optimizer_state(loaded, model)
+    states = (
+        (layer_state(layer, tensors, constants[layer.index]) for layer in graph.layers)
+        if checkpoint is None
+        else _to_go_on(checkpoint, graph, constants, optimizer_state)
+    )
+    _write_layers(states, snapshot_folder)
     return PreparedModel(
-        layer_graph=exported.layer_graph,
+        layer_graph=graph,
         dtype=dtype,
         dataset_length=checked.dataset_length,
         loss_counts=checked.loss_counts,
-        optimizer_state_factor=_optimizer_state_factor(loaded, model),
+        optimizer_state_factor=sum(optimizer_state.values()),
         wire_dtype=job.wire_dtype,
-        unused={name: tensors[name].clone() for name in exported.layer_graph.unused},
+        unused={name: tensors[name].clone() for name in graph.unused},
+        evaluation_graph=evaluation.layer_graph if evaluation is not None else None,
+        evaluation_length=evaluation_length,
     )
 
 
-def open_dataset(loaded: LoadedJob) -> Dataset:
-    """The job's data set, for the checks on this machine. Raises EdgeswarmError (JOB_FILE) naming the user's line."""
+def open_data(loaded: LoadedJob, *, evaluation: bool = True) -> OpenedData:
+    """The job's data sets, for the checks on this machine. evaluation: whether that set is wanted, too.
+
+    Raises EdgeswarmError (JOB_FILE) naming the user's line.
+    """
+    job = loaded.job
     try:
-        return loaded.job.dataset()
+        training = job.dataset()
     except Exception as error:  # the user's code may raise anything
         raise user_error(error, loaded.folder, where="this machine", doing="opening the dataset") from error
+    if job.evaluation_dataset is None or not evaluation:
+        return OpenedData(training)
+    try:
+        return OpenedData(training, job.evaluation_dataset())
+    except Exception as error:  # the user's code may raise anything
+        raise user_error(error, loaded.folder, where="this machine", doing="opening the evaluation set") from error
 
 
 def _precision(model: torch.nn.Module) -> str:
@@ -136,20 +198,57 @@ def _tensors(model: torch.nn.Module, exported: ExportedModel) -> dict[str, torch
     }
 
 
-def layer_state(layer: Layer, tensors: dict[str, torch.Tensor], *, round_number: int) -> LayerState:
-    """The state of one layer; its optimizer has none yet."""
+def _constants(exported: ExportedModel, evaluation: EvaluationGraph | None) -> dict[int, dict[str, torch.Tensor]]:
+    """By layer: the constants of its training graph and of its evaluation graph."""
+    found = {
+        layer.index: {name: exported.constants[name] for name in layer.constants}
+        for layer in exported.layer_graph.layers
+    }
+    if evaluation is not None:
+        for layer in evaluation.layer_graph.layers:
+            found[layer.index].update({name: evaluation.constants[name] for name in layer.constants})
+    return found
+
+
+def layer_state(layer: Layer, tensors: Mapping[str, torch.Tensor], constants: Mapping[str, torch.Tensor]) -> LayerState:
+    """The state of one layer at round 0; its optimizer has none yet."""
     return LayerState(
-        round=round_number,
+        round=0,
         parameters={name: tensors[name] for name in layer.parameters},
         buffers={name: tensors[name] for name in layer.buffers},
-        constants={name: tensors[name] for name in layer.constants},
+        constants=constants,
     )
 
 
-def _write_layers(layer_graph: LayerGraph, tensors: dict[str, torch.Tensor], folder: Path) -> None:
+def _to_go_on(
+    checkpoint: LayerFiles,
+    graph: LayerGraph,
+    constants: Mapping[int, Mapping[str, torch.Tensor]],
+    optimizer_state: Mapping[str, float],
+) -> Iterator[LayerState]:
+    """The layers of a checkpoint. Raises EdgeswarmError (CHECKPOINT) where model or optimizer can't go on from them."""
+    wanted = frozenset(optimizer_state)
+    for state in checkpoint.to_go_on(graph, constants):
+        found = optimizer_state_kinds(state.optimizer)
+        if found and found != wanted and not checkpoint.of_this_job:
+            raise EdgeswarmError(
+                ErrorCode.CHECKPOINT,
+                f"The optimizer is not the one of the checkpoint: it keeps {_listed(wanted)} of a parameter now, "
+                f"and kept {_listed(found)}.",
+                "Give the job back its optimizer to go on, or move the unfinished training away and train from the "
+                "beginning.",
+            )
+        yield state
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+def _write_layers(states: Iterable[LayerState], folder: Path) -> None:
     try:
-        for layer in layer_graph.layers:
-            write_layer_file(folder, layer.index, layer_state(layer, tensors, round_number=0))
+        for layer, state in enumerate(states):
+            write_layer_file(folder, layer, state)
     except OSError as error:
         raise EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
@@ -158,10 +257,11 @@ def _write_layers(layer_graph: LayerGraph, tensors: dict[str, torch.Tensor], fol
         ) from error
 
 
-def _optimizer_state_factor(loaded: LoadedJob, model: torch.nn.Module) -> float:
-    """Bytes of state per byte of a trained parameter: one step on a copy of the smallest one that shows it.
+def _optimizer_state(loaded: LoadedJob, model: torch.nn.Module) -> dict[str, float]:
+    """What the optimizer keeps of a trained parameter, each with its bytes per byte of the parameter.
 
-    State of another size (AdamW's step counter) doesn't grow with the model and doesn't count.
+    One step on a copy of the smallest one that shows it. State of another size (AdamW's step counter) doesn't grow with the
+    model: 0 bytes.
     """
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     name, smallest = min(trained, key=lambda pair: (pair[1].numel() < 8, pair[1].numel()))
@@ -172,10 +272,10 @@ def _optimizer_state_factor(loaded: LoadedJob, model: torch.nn.Module) -> float:
         optimizer.step()
     except Exception as error:  # the user's code may raise anything
         raise user_error(error, loaded.folder, where="this machine", doing="taking an optimizer step") from error
-    state = [
-        value
-        for values in optimizer.state.values()
-        for value in values.values()
+    return {
+        key: value.element_size() / copy.element_size()
         if isinstance(value, torch.Tensor) and value.numel() == copy.numel()
-    ]
-    return sum(value.numel() * value.element_size() for value in state) / (copy.numel() * copy.element_size())
+        else 0.0
+        for values in optimizer.state.values()
+        for key, value in values.items()
+    }

@@ -55,7 +55,7 @@ class _Arrival:
 
 
 class Supervision:
-    """cancel: set by whoever wants the job to stop. on_round: called with each round report, in the waiting thread.
+    """cancel: set by whoever wants the job to stop. on_round, on_evaluation: called with each such report, in the waiting thread.
 
     own_check: looked at now and then; returns an error of this machine's own helpers (the data service), or None.
     """
@@ -67,6 +67,7 @@ class Supervision:
         on_round: Callable[[str, agent_pb2.RoundReport], None] = lambda device, report: None,
     ) -> None:
         self.on_round = on_round
+        self.on_evaluation: Callable[[str, agent_pb2.EvaluationReport], None] = lambda device, report: None
         self.own_check: Callable[[], EdgeswarmError | None] = lambda: None
         self._cancel = cancel
         self._state = JobState()
@@ -191,6 +192,8 @@ class Supervision:
             self._tensor_ports[device] = event.heartbeat.worker.tensor_port
         elif kind == "round":
             self.on_round(device, event.round)
+        elif kind == "evaluation":
+            self.on_evaluation(device, event.evaluation)
         elif kind == "rounds_done":
             self._apply(RoundsFinished(device, event.rounds_done.epoch, event.rounds_done.next_round))
         elif kind == "failure":

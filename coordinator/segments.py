@@ -1,0 +1,95 @@
+"""Where a training pauses: after which round the workers stop, evaluate, and hold their layers to be fetched. Pure.
+
+    epochs        |-------|-------|-------|-------|          8 rounds each
+    evaluation            e               e       e          evaluate_every 2, and at the end
+    checkpoint                    c               c          every 24 rounds, and at the end
+                  |-------|---------------|-------|          segments: one Start each
+
+Without a number of rounds from one checkpoint to the next the training's own pace decides: a checkpoint may cost at most 2 %
+of the time since the last one. Where epochs are short a segment then has several of them, for a pause has its price too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CHECKPOINT_TIME_FRACTION = 0.02
+FIRST_GUESS_BYTES_PER_SECOND = 5e6  # of gathering, before it was measured; a wireless network has as much
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rounds first_round <= r < end_round in one go. evaluates: the evaluation set follows them."""
+
+    first_round: int
+    end_round: int
+    evaluates: bool
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What is known of the training's speed.
+
+    round_seconds: of a round, lately; None before any was run. checkpoint_seconds: what the next checkpoint will cost.
+    since_checkpoint_seconds: since the last one, or since the beginning.
+    """
+
+    checkpoint_seconds: float
+    round_seconds: float | None = None
+    since_checkpoint_seconds: float = 0.0
+
+    @property
+    def checkpoint_is_due(self) -> bool:
+        """Whether one that is written now keeps to its part of the time."""
+        return self.since_checkpoint_seconds * CHECKPOINT_TIME_FRACTION >= self.checkpoint_seconds
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The rules of one job.
+
+    rounds: of the whole job, whose epochs have rounds_per_epoch each. evaluate_every: epochs from one evaluation to the next;
+    None where there is no evaluation set. checkpoint_every: rounds from one checkpoint to the next; None for the pace's.
+    """
+
+    rounds: int
+    rounds_per_epoch: int
+    evaluate_every: int | None = None
+    checkpoint_every: int | None = None
+
+    def after(self, first_round: int, pace: Pace) -> Segment:
+        """The segment that begins with this round, which is one of the job's."""
+        ends = [self.rounds]
+        if self.evaluate_every is not None:
+            ends.append(_next_multiple(self.rounds_per_epoch * self.evaluate_every, first_round))
+        ends.append(
+            _next_multiple(self.checkpoint_every, first_round)
+            if self.checkpoint_every is not None
+            else self._end_at_own_pace(first_round, pace)
+        )
+        end_round = min(ends)
+        return Segment(first_round, end_round, self._evaluates_at(end_round))
+
+    def checkpoint_is_due(self, end_round: int, pace: Pace) -> bool:
+        """Whether one is to be written at the end of a segment; at the end of the job in any case."""
+        if end_round >= self.rounds:
+            return True
+        return pace.checkpoint_is_due if self.checkpoint_every is None else end_round % self.checkpoint_every == 0
+
+    def _evaluates_at(self, end_round: int) -> bool:
+        if self.evaluate_every is None:
+            return False
+        return end_round == self.rounds or end_round % (self.rounds_per_epoch * self.evaluate_every) == 0
+
+    def _end_at_own_pace(self, first_round: int, pace: Pace) -> int:
+        """The end of the first epoch at which a checkpoint will be due."""
+        wanted = first_round + 1
+        if pace.round_seconds:
+            missing_seconds = pace.checkpoint_seconds / CHECKPOINT_TIME_FRACTION - pace.since_checkpoint_seconds
+            wanted = first_round + max(1, round(min(missing_seconds / pace.round_seconds, self.rounds)))
+        return -(-wanted // self.rounds_per_epoch) * self.rounds_per_epoch
+
+
+def _next_multiple(step: int, first_round: int) -> int:
+    """The first multiple of `step` that is larger than first_round."""
+    return (first_round // step + 1) * step

@@ -1,0 +1,326 @@
+"""The steps of `edgeswarm train`, in their order; see controller.py for how they lie beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeswarm.config import join_host_and_port
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm.plan import Plan
+from edgeswarm.samples import SampleOrder
+from edgeswarm.wire.v1 import agent_pb2
+
+from .agents import AgentLink
+from .background import Task
+from .command import Command, Preparation
+from .data_service import DataServiceReady
+from .deployment import Deployment
+from .evaluations import Evaluations
+from .events import READ_CHECKPOINT, WRITE_RESULT, PlanMade, RoundDone, TrainingDone
+from .job_run import JobRun
+from .job_state import Phase
+from .manifest import Manifest
+from .metrics import metrics_document
+from .options import TrainOptions
+from .plan_by_hand import fitted
+from .resuming import narrow_wire_dtype, plan_to_follow, warnings_on_resuming
+from .segments import Segments
+from .training import Training, is_over
+from .unfinished import UnfinishedTraining, check_room
+
+if TYPE_CHECKING:
+    from edgeswarm.job import Job
+
+    from .layer_files import LayerFiles
+    from .preparation import LoadedJob, PreparedModel
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """folder: what checkpoint.py says. metrics: what its metrics.json holds."""
+
+    folder: Path
+    plan: Plan
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What is known once plan and model are."""
+
+    loaded: LoadedJob
+    prepared: PreparedModel
+    plan: Plan
+    links: Mapping[str, AgentLink]
+    service: DataServiceReady
+
+    @property
+    def job(self) -> Job:
+        return self.loaded.job
+
+
+class TrainJob:
+    """One `train`. unfinished: where its checkpoints are kept; a resumed one has a manifest already."""
+
+    def __init__(self, command: Command, options: TrainOptions, unfinished: UnfinishedTraining) -> None:
+        self._command = command
+        self._options = options
+        self._unfinished = unfinished
+        self._resumed = unfinished.manifest
+
+    def run(self, by_hand: Plan | None) -> TrainResult:
+        """by_hand: the plan to follow, its devices by name; None to make one. Raises EdgeswarmError."""
+        command, manifest = self._command, self._resumed
+        preparation = command.start_preparation(self._options, unfinished=self._unfinished)
+        if manifest is not None:
+            (loaded,) = command.supervision.wait(preparation.loading)
+            for warning in warnings_on_resuming(manifest, loaded.job, bundle_sha256=loaded.bundle.sha256):
+                command.progress.warn(warning)
+            if self._is_over(manifest, loaded.job):
+                return self._only_write(manifest, preparation)
+        elif self._options.resume:
+            command.progress.warn(f"{self._unfinished.folder} holds no whole checkpoint: the training begins anew.")
+        ready = self._plan_and_devices(preparation, by_hand)
+        run = self._job_run(ready)
+        self._train(run, ready)
+        command.supervision.begin(Phase.DONE)
+        command.devices.close(reason="the training is done")
+        return self._write(ready.job, ready.prepared, ready.plan, run)
+
+    # --- the steps ------------------------------------------------------------------------------------------------
+
+    def _plan_and_devices(self, preparation: Preparation, by_hand: Plan | None) -> _Ready:
+        """The devices of the plan reserved, with the job's files, and the data service at work."""
+        command, options = self._command, self._options
+        first_round = self._resumed.round if self._resumed is not None else 0
+        serving = command.start_data_service(preparation, options.listen_address, first_round=first_round)
+        wanted = by_hand.devices if by_hand is not None else options.discovery.devices
+        links = command.devices.find(options.discovery, wanted=wanted)
+        if by_hand is None and self._resumed is not None:
+            by_hand = self._plan_of_before(self._resumed, links)
+            links = links if by_hand is None else {device: links[device] for device in by_hand.devices}
+        command.devices.reserve(links)
+        sending: dict[str, Task[None]] = command.send_bundle(preparation.loading, links)
+        (prepared,) = command.supervision.wait(preparation.exporting)
+        loaded = preparation.loading.result()
+        graph = prepared.layer_graph
+        check_room(self._unfinished.folder, needed_bytes(prepared))
+        if by_hand is None:
+            plan, _ = command.plan(options, prepared, links, batch_size=loaded.job.batch_size)
+        else:
+            plan = fitted(by_hand, node_ids=tuple(links), layer_graph=graph, batch_size=loaded.job.batch_size)
+            command.progress.tell(PlanMade(plan, None, tuple(layer.name for layer in graph.layers)))
+        idle = [node_id for node_id in links if node_id not in plan.devices]
+        command.devices.free(idle, reason="not in the plan")
+        service: DataServiceReady = command.supervision.wait(serving, *(sending[device] for device in plan.devices))[0]
+        return _Ready(loaded, prepared, plan, {device: links[device] for device in plan.devices}, service)
+
+    def _plan_of_before(self, manifest: Manifest, links: Mapping[str, AgentLink]) -> Plan | None:
+        plan, why_not = plan_to_follow(manifest, self._options, found=tuple(links))
+        if plan is None:
+            self._command.progress.warn(
+                f"The training goes on with another plan than before ({why_not}); "
+                "its result is as good, and not the same to the last bit."
+            )
+        return plan
+
+    def _job_run(self, ready: _Ready) -> JobRun:
+        manifest, job = self._resumed, ready.job
+        order = SampleOrder(ready.prepared.dataset_length, job.batch_size, job.seed)
+        done: list[RoundDone] = []
+        if manifest is not None:
+            with self._command.progress.step(READ_CHECKPOINT, f"round {manifest.round}"):
+                done = self._unfinished.rounds()
+        return JobRun(
+            job=self._command.reference(epoch=1),
+            plan=ready.plan,
+            order=order,
+            rounds=order.rounds_per_epoch * job.epochs,
+            links=ready.links,
+            progress=self._command.progress,
+            supervision=self._command.supervision,
+            first_round=manifest.round if manifest is not None else 0,
+            done=done,
+            rounds_seconds=manifest.rounds_seconds if manifest is not None else 0.0,
+        )
+
+    def _train(self, run: JobRun, ready: _Ready) -> None:
+        job, prepared = ready.job, ready.prepared
+        deployment = run.prepare(partial(self._deployment, ready))
+        if not self._unfinished.held:
+            self._unfinished.begin()
+        order = SampleOrder(prepared.dataset_length, job.batch_size, job.seed)
+        training = Training(
+            run=run,
+            segments=Segments(
+                rounds=order.rounds_per_epoch * job.epochs,
+                rounds_per_epoch=order.rounds_per_epoch,
+                evaluate_every=job.evaluate_every if prepared.evaluation_graph is not None else None,
+                checkpoint_every=self._options.checkpoint_every,
+            ),
+            unfinished=self._unfinished,
+            manifest=self._manifest(ready),
+            evaluations=self._evaluations(job),
+            next_round=deployment.first_round,
+            early_stop=job.early_stop_epochs,
+            gather=partial(self._gather, run, deployment),
+            checkpoint_bytes=prepared.checkpoint_bytes,
+            progress=self._command.progress,
+        )
+        training.to_the_end()
+
+    def _only_write(self, manifest: Manifest, preparation: Preparation) -> TrainResult:
+        """All rounds are done: only the result was not written."""
+        (prepared,) = self._command.supervision.wait(preparation.exporting)
+        job = preparation.loading.result().job
+        run = JobRun(
+            job=self._command.reference(epoch=1),
+            plan=manifest.plan,
+            order=SampleOrder(prepared.dataset_length, job.batch_size, job.seed),
+            rounds=manifest.rounds,
+            links={},
+            progress=self._command.progress,
+            supervision=self._command.supervision,
+            first_round=manifest.round,
+            done=self._unfinished.rounds(),
+            rounds_seconds=manifest.rounds_seconds,
+        )
+        return self._write(job, prepared, manifest.plan, run)
+
+    def _write(self, job: Job, prepared: PreparedModel, plan: Plan, run: JobRun) -> TrainResult:
+        from .checkpoint import write_result
+
+        manifest = self._unfinished.manifest
+        assert manifest is not None, "a training ends with a checkpoint"
+        folder, progress = self._options.result_folder, self._command.progress
+        with progress.step(WRITE_RESULT, str(folder)):
+            metrics = metrics_document(
+                job_id=self._command.job_id,
+                rounds=run.done,
+                rounds_seconds=run.rounds_seconds,
+                until_first_round_seconds=run.until_first_round_seconds,
+                steps=progress.steps,
+                prepared=run.prepared,
+                settings={"batch_size": job.batch_size, "epochs": job.epochs, "seed": job.seed, "data": job.data},
+                evaluations=manifest.evaluations,
+            )
+            write_result(
+                folder,
+                layer_states=self._layer_files(manifest, manifest.round).all(),
+                best_states=self._layer_files(manifest, manifest.best.round).all() if manifest.best else None,
+                tensors=prepared.layer_graph.tensors,
+                plan=plan.to_json(),
+                metrics=metrics,
+                unused=prepared.unused,
+            )
+            self._unfinished.remove()
+        order = SampleOrder(prepared.dataset_length, job.batch_size, job.seed)
+        progress.tell(
+            TrainingDone(
+                folder=folder,
+                rounds=manifest.round,
+                loss=run.done[-1].loss,
+                rounds_seconds=run.rounds_seconds,
+                seconds=progress.seconds(),
+                stopped_early=manifest.round < order.rounds_per_epoch * job.epochs,
+                best=manifest.best,
+            )
+        )
+        return TrainResult(folder, plan, metrics)
+
+    # --- what they need -------------------------------------------------------------------------------------------
+
+    def _is_over(self, manifest: Manifest, job: Job) -> bool:
+        order = SampleOrder(manifest.dataset_length, job.batch_size, job.seed)
+        return is_over(
+            self._evaluations(job),
+            next_round=manifest.round,
+            rounds=order.rounds_per_epoch * job.epochs,
+            early_stop=job.early_stop_epochs,
+        )
+
+    def _evaluations(self, job: Job) -> Evaluations:
+        done = self._resumed.evaluations if self._resumed is not None else ()
+        return Evaluations(job.watched_metric, job.best_is_lowest, done)
+
+    def _layer_files(self, manifest: Manifest, round_number: int) -> LayerFiles:
+        from .layer_files import LayerFiles
+
+        return LayerFiles(self._unfinished.round_folder(round_number), round=round_number, layers=manifest.layers)
+
+    def _manifest(self, ready: _Ready) -> Manifest:
+        job, prepared = ready.job, ready.prepared
+        return Manifest(
+            job_id=self._command.job_id,
+            round=0,
+            seed=job.seed,
+            batch_size=job.batch_size,
+            epochs=job.epochs,
+            dataset_length=prepared.dataset_length,
+            bundle_sha256=ready.loaded.bundle.sha256,
+            wire_dtype=narrow_wire_dtype(job),
+            layers=len(prepared.layer_graph.layers),
+            plan=ready.plan,
+        )
+
+    def _deployment(self, ready: _Ready, ports: Mapping[str, int]) -> Deployment:
+        job, prepared, bundle = ready.job, ready.prepared, ready.loaded.bundle
+        return Deployment(
+            job=self._command.reference(epoch=1),
+            plan=ready.plan,
+            layer_graph=prepared.layer_graph,
+            evaluation_graph=prepared.evaluation_graph,
+            places=self._command.places(ready.links),
+            worker_ports=ports,
+            holder=(self._command.identity.node_id, ready.service.port),
+            training=agent_pb2.TrainingSettings(
+                bundle_sha256=bundle.sha256,
+                job_file=bundle.job_file,
+                batch_size=job.batch_size,
+                epochs=job.epochs,
+                seed=job.seed,
+                dataset_length=prepared.dataset_length,
+                data_mode=job.data,
+                loss_counts=prepared.loss_counts,
+                least_batch=max(layer.least_batch for layer in prepared.layer_graph.layers),
+                evaluation_length=prepared.evaluation_length,
+                wire_dtype=narrow_wire_dtype(job),
+            ),
+            first_round=self._resumed.round if self._resumed is not None else 0,
+        )
+
+    def _gather(self, run: JobRun, deployment: Deployment, round_number: int, folder: Path) -> int:
+        from .gather import stage_fetchers
+
+        addresses = {
+            device: join_host_and_port(deployment.places[device].host, port)
+            for device, port in deployment.worker_ports.items()
+        }
+        return run.gather(
+            stage_fetchers(
+                deployment.plan,
+                job=deployment.job,
+                round_number=round_number,
+                addresses=addresses,
+                identity=self._command.identity,
+                folder=folder,
+            )
+        )
+
+
+def needed_bytes(prepared: PreparedModel) -> int:
+    """What checkpoints and result take on the disk at most: the last checkpoint, a new one or the result, and the best one."""
+    if prepared.evaluation_graph is None:
+        return 2 * prepared.checkpoint_bytes
+    return 3 * prepared.checkpoint_bytes + prepared.parameter_bytes
+
+
+def with_way_to_resume(error: EdgeswarmError, options: TrainOptions, *, round_number: int) -> EdgeswarmError:
+    """The error that ended a training, with how to go on from its last checkpoint."""
+    output = f" --output {options.output}" if options.output is not None else ""
+    way = f"`edgeswarm train {options.job_path} --resume{output}` goes on after round {round_number}."
+    return EdgeswarmError(error.code, error.message, f"{error.remedy} {way}".strip(), detail=error.detail)

@@ -1,0 +1,114 @@
+"""A training from its first round to its last checkpoint: segment after segment, with what is done between two of them.
+
+┌─> rounds ── evaluation ── best? enough? ── layers to the disk, where due ─┐
+└──────────────────────────────────────────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .evaluations import Evaluations
+from .events import GATHER, TRAIN, CheckpointWritten
+from .job_run import JobRun
+from .manifest import Manifest
+from .progress import Progress
+from .segments import FIRST_GUESS_BYTES_PER_SECOND, Pace, Segments
+from .unfinished import UnfinishedTraining
+
+
+def is_over(evaluations: Evaluations, *, next_round: int, rounds: int, early_stop: int | None) -> bool:
+    """Whether no round is left to train: all are done, or so many evaluations as `early_stop` got no better."""
+    return next_round >= rounds or (early_stop is not None and evaluations.without_better >= early_stop)
+
+
+@dataclass
+class Training:
+    """What it works with, and how far it is.
+
+    manifest: of the checkpoint that comes next, but for what changes from one to the next. next_round: the first that isn't
+    done. early_stop: evaluations without a better one that end the training; None for never. gather: writes every layer, at
+    the beginning of a round, into a folder; the bytes. checkpoint_bytes: about what that will be.
+    """
+
+    run: JobRun
+    segments: Segments
+    unfinished: UnfinishedTraining
+    manifest: Manifest
+    evaluations: Evaluations
+    next_round: int
+    early_stop: int | None
+    gather: Callable[[int, Path], int]
+    checkpoint_bytes: int
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._pace = Pace(checkpoint_seconds=self.checkpoint_bytes / FIRST_GUESS_BYTES_PER_SECOND)
+        self._checkpoint_at = time.monotonic()
+        self._rounds_written = len(self.run.done)
+
+    @property
+    def over(self) -> bool:
+        return is_over(
+            self.evaluations, next_round=self.next_round, rounds=self.segments.rounds, early_stop=self.early_stop
+        )
+
+    def to_the_end(self) -> None:
+        """Every round, and a checkpoint at their end. Raises EdgeswarmError."""
+        with self.progress.step(TRAIN, f"{self.segments.rounds - self.next_round} rounds"):
+            while self._segment_and_more():
+                pass
+        with self.progress.step(GATHER):
+            self._checkpoint()
+
+    def _segment_and_more(self) -> bool:
+        """One segment, and the checkpoint after it where it is due and not the last; whether the training goes on."""
+        segment = self.segments.after(self.next_round, self._pace)
+        began = time.monotonic()
+        evaluation = self.run.run(segment)
+        now = time.monotonic()
+        self.next_round = segment.end_round
+        self._pace = replace(
+            self._pace,
+            round_seconds=(now - began) / (segment.end_round - segment.first_round),
+            since_checkpoint_seconds=now - self._checkpoint_at,
+        )
+        best = False
+        if evaluation is not None:
+            self.evaluations = self.evaluations.with_new(evaluation)
+            self.progress.tell(self.evaluations.done[-1])
+            best = self.evaluations.done[-1].best
+        if self.over:
+            return False
+        if best or self.segments.checkpoint_is_due(self.next_round, self._pace):
+            self._checkpoint()
+        return True
+
+    def _checkpoint(self) -> None:
+        began = time.monotonic()
+        written_bytes = 0
+
+        def fill(folder: Path) -> None:
+            nonlocal written_bytes
+            written_bytes = self.gather(self.next_round, folder)
+
+        self.unfinished.write(
+            replace(
+                self.manifest,
+                round=self.next_round,
+                evaluations=self.evaluations.done,
+                rounds_seconds=self.run.rounds_seconds,
+            ),
+            new_rounds=self.run.done[self._rounds_written :],
+            fill=fill,
+            needed_bytes=self.checkpoint_bytes,
+        )
+        self._rounds_written = len(self.run.done)
+        self._checkpoint_at = time.monotonic()
+        seconds = self._checkpoint_at - began
+        self._pace = replace(self._pace, checkpoint_seconds=seconds, since_checkpoint_seconds=0.0)
+        folder = self.unfinished.round_folder(self.next_round)
+        self.progress.tell(CheckpointWritten(self.next_round, folder, written_bytes, seconds))
