@@ -36,6 +36,7 @@ from .events import (
     Listener,
     ModelReady,
     PlanMade,
+    TransferProgress,
 )
 from .job_state import INTERRUPTED_MESSAGE
 from .measuring import Measuring
@@ -202,6 +203,7 @@ class Command:
                         self.reference(epoch=0),
                         sha256=bundle.sha256,
                         archive=bundle.archive,
+                        sent=partial(self._bundle_sent, link.node_id, len(bundle.archive)),
                         timeout_seconds=BUNDLE_SECONDS,
                     )
 
@@ -209,6 +211,9 @@ class Command:
             node_id: self.supervision.spawn(partial(send, link), name=f"send job files to {node_id}", device=node_id)
             for node_id, link in links.items()
         }
+
+    def _bundle_sent(self, device: str, total_bytes: int, done_bytes: int) -> None:
+        self.progress.tell(TransferProgress("job files", device, done_bytes, total_bytes))
 
     def places(self, links: Mapping[str, AgentLink]) -> dict[str, Place]:
         """Where the devices are, and where we are as they see it."""

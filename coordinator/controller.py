@@ -21,7 +21,7 @@ from edgeswarm.profile import PlanningInstance
 
 from .command import running_command
 from .device import Device
-from .events import Listener, ignore
+from .events import JobBegins, Listener, ignore
 from .options import DiscoveryOptions, TrainOptions
 from .output_folder import check_output_can_be_made
 from .plan_by_hand import read_plan
@@ -82,6 +82,7 @@ def train(
         unfinished.check_absent()
     try:
         with running_command(options.job_name, folders=folders, listener=listener, cancel=cancel) as command:
+            command.progress.tell(JobBegins(command.job_id))
             return TrainJob(command, options, unfinished).run(by_hand)
     except EdgeswarmError as error:
         if unfinished.manifest is None or error.code in (ErrorCode.CHECKPOINT, ErrorCode.OUTPUT_EXISTS):

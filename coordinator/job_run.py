@@ -16,7 +16,7 @@ from edgeswarm.wire.v1 import agent_pb2
 from .agents import AgentLink
 from .deployment import Deployment
 from .evaluations import EvaluationCollector
-from .events import PREPARE_WORKERS, START_WORKERS, EvaluationDone, RoundDone
+from .events import PREPARE_WORKERS, START_WORKERS, EvaluationDone, RoundDone, WorkerDoes
 from .job_state import Phase
 from .progress import Progress
 from .rounds import RoundCollector
@@ -92,9 +92,11 @@ class JobRun:
         with self._progress.step(PREPARE_WORKERS, f"on {', '.join(self._plan.devices)}"):
             self._supervision.begin(Phase.PREPARING, epoch=self._job.epoch)
             requests = deployment.requests()
+            self._supervision.on_action = lambda device, action: self._progress.tell(WorkerDoes(device, action))
             self.prepared = self._call_each(
                 "Prepare", requests, timeout_seconds=PREPARE_SECONDS, doing="prepare its worker"
             )
+            self._supervision.on_action = lambda device, action: None
         return deployment
 
     def run(self, segment: Segment) -> EvaluationDone | None:
