@@ -29,7 +29,7 @@ from .device import Device
 from .events import GATHER, WRITE_RESULT, Listener, PlanMade, TrainingDone, ignore
 from .job_run import JobRun
 from .job_state import Phase
-from .metrics import metrics_document, round_to_json
+from .metrics import metrics_document
 from .options import DiscoveryOptions, TrainOptions
 from .output_folder import check_output_can_be_made
 from .plan_by_hand import fitted, read_plan
@@ -162,7 +162,7 @@ def _train(command: Command, options: TrainOptions, by_hand: Plan | None) -> Tra
     with progress.step(WRITE_RESULT, str(options.result_folder)):
         metrics = metrics_document(
             job_id=reference.job_id,
-            rounds=[round_to_json(done) for done in run.done],
+            rounds=run.done,
             rounds_seconds=run.rounds_seconds,
             until_first_round_seconds=run.until_first_round_seconds,
             steps=progress.steps,

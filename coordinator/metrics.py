@@ -27,7 +27,7 @@ FORMAT = "edgeswarm-metrics/1"
 def metrics_document(
     *,
     job_id: str,
-    rounds: Sequence[Mapping[str, Any]],
+    rounds: Sequence[RoundDone],
     rounds_seconds: float,
     until_first_round_seconds: float | None,
     steps: Sequence[StepTime],
@@ -37,18 +37,18 @@ def metrics_document(
 ) -> dict[str, Any]:
     """The document as JSON values.
 
-    rounds: as `round_to_json` gives them, those before a resume too. evaluations: in their order.
+    rounds, evaluations: all of the job, those before a resume too, in their order.
     rounds_seconds: from Start to the end of the last round, with what is between rounds. until_first_round_seconds: from the
     command to the first round's end. steps: they overlap, hence when each began. prepared: what the workers said when they
     were ready, by device.
     """
-    samples = sum(done["samples"] for done in rounds)
+    samples = sum(done.samples for done in rounds)
     best = next((done for done in reversed(evaluations) if done.best), None)
     return {
         "format": FORMAT,
         "job_id": job_id,
         "settings": dict(settings),
-        "rounds": [dict(done) for done in rounds],
+        "rounds": [round_to_json(done) for done in rounds],
         "evaluations": [evaluation_to_json(done) for done in evaluations],
         "best": None if best is None else evaluation_to_json(best),
         "totals": {
@@ -56,9 +56,9 @@ def metrics_document(
             "samples": samples,
             "seconds": rounds_seconds,
             "samples_per_second": _rate(samples, rounds_seconds),
-            "loss": rounds[-1]["loss"] if rounds else None,
-            "first_epoch": _throughput([done for done in rounds if done["epoch"] == 0]),
-            "later_epochs": _throughput([done for done in rounds if done["epoch"] > 0]),
+            "loss": _finite(rounds[-1].loss) if rounds else None,
+            "first_epoch": _throughput([done for done in rounds if done.epoch == 0]),
+            "later_epochs": _throughput([done for done in rounds if done.epoch > 0]),
         },
         "set_up": {
             "until_first_round_seconds": until_first_round_seconds,
@@ -111,15 +111,15 @@ def evaluation_to_json(done: EvaluationDone) -> dict[str, Any]:
     }
 
 
-def _throughput(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _throughput(rounds: Sequence[RoundDone]) -> dict[str, Any]:
     """What some rounds did together. seconds: of the rounds alone, without evaluations and checkpoints between them."""
-    samples = sum(done["samples"] for done in rounds)
-    seconds = sum(done["seconds"] for done in rounds)
+    samples = sum(done.samples for done in rounds)
+    seconds = sum(done.seconds for done in rounds)
     return {
         "samples": samples,
         "seconds": seconds,
         "samples_per_second": _rate(samples, seconds),
-        "fetched_sample_bytes": sum(part["fetched_sample_bytes"] for done in rounds for part in done["parts"].values()),
+        "fetched_sample_bytes": sum(part.fetched_sample_bytes for done in rounds for part in done.parts.values()),
     }
 
 
