@@ -158,6 +158,8 @@ class Command:
                 check_job_is_the_same(manifest, loaded.job, dataset_length=prepared.dataset_length)
             names = tuple(layer.name for layer in prepared.layer_graph.layers)
             self.progress.tell(ModelReady(names, prepared.parameter_bytes, prepared.dtype))
+            for message in prepared.warnings:
+                self.progress.warn(message)
             return prepared
 
         return Preparation(loading, opening, self.supervision.spawn(prepare, name="export model"))

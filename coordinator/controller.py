@@ -25,6 +25,7 @@ from .events import JobBegins, Listener, ignore
 from .options import DiscoveryOptions, TrainOptions
 from .output_folder import check_output_can_be_made
 from .plan_by_hand import read_plan
+from .tensorboard_log import logging_to_tensorboard
 from .train_job import TrainJob, TrainResult, with_way_to_resume
 from .unfinished import UnfinishedTraining
 
@@ -81,7 +82,10 @@ def train(
     else:
         unfinished.check_absent()
     try:
-        with running_command(options.job_name, folders=folders, listener=listener, cancel=cancel) as command:
+        with (
+            logging_to_tensorboard(options.tensorboard, listener) as told,
+            running_command(options.job_name, folders=folders, listener=told, cancel=cancel) as command,
+        ):
             command.progress.tell(JobBegins(command.job_id))
             return TrainJob(command, options, unfinished).run(by_hand)
     except EdgeswarmError as error:

@@ -33,6 +33,7 @@ class JobRun:
 
     job: the reference that calls to them carry. links: of the plan's devices. rounds: of the whole job. first_round: the one
     that comes next. done: rounds of an earlier part of the training, which `rounds_seconds` took; both grow.
+    learning_rate_schedule: the job's.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class JobRun:
         first_round: int = 0,
         done: Sequence[RoundDone] = (),
         rounds_seconds: float = 0.0,
+        learning_rate_schedule: Callable[[int], float] | None = None,
     ) -> None:
         self._job = job
         self._plan = plan
@@ -56,7 +58,12 @@ class JobRun:
         self._progress = progress
         self._supervision = supervision
         self._collector = RoundCollector(
-            plan=plan, order=order, rounds=rounds, epoch=job.epoch, first_round=first_round
+            plan=plan,
+            order=order,
+            rounds=rounds,
+            epoch=job.epoch,
+            first_round=first_round,
+            learning_rate_schedule=learning_rate_schedule,
         )
         self.done: list[RoundDone] = list(done)
         self.prepared: dict[str, agent_pb2.PrepareReply] = {}

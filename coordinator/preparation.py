@@ -25,6 +25,7 @@ from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.snapshot import LayerState, write_layer_file
 
 from .evaluation_checks import check_evaluation
+from .initial_weights import load_initial_weights
 from .job_checks import check_job
 from .layer_files import LayerFiles, optimizer_state_kinds
 
@@ -54,7 +55,7 @@ class PreparedModel:
 
     dtype: of its parameters. optimizer_state_factor: bytes of optimizer state per byte of trained parameters.
     loss_counts: the loss returns (sum, count). wire_dtype: as the job wants it. unused: the tensors that no layer uses,
-    which keep their values.
+    which keep their values. warnings: for the user.
     evaluation_graph: the same layers in evaluation mode; None where nothing is evaluated. evaluation_length: items of that set.
     """
 
@@ -67,6 +68,7 @@ class PreparedModel:
     unused: dict[str, torch.Tensor]
     evaluation_graph: LayerGraph | None = None
     evaluation_length: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -117,7 +119,7 @@ def prepare(
     """Build the model under the job's seed, check the job, export it, and write the state that its workers begin with by layers.
 
     checkpoint: what they begin with; None for round 0.
-    Raises EdgeswarmError: JOB_INVALID, JOB_FILE, DATA_FAILED, EXPORT_FAILED, OUTPUT_FAILED, CHECKPOINT.
+    Raises EdgeswarmError: JOB_INVALID, JOB_FILE, WEIGHTS, DATA_FAILED, EXPORT_FAILED, OUTPUT_FAILED, CHECKPOINT.
     """
     job, folder = loaded.job, loaded.folder
     # The same two lines in the user's own script give the same initial weights.
@@ -126,6 +128,7 @@ def prepare(
         model = job.model()
     except Exception as error:  # the user's code may raise anything
         raise user_error(error, folder, where="this machine", doing="building the model") from error
+    warnings = load_initial_weights(job, model, folder=folder)
     checked = check_job(job, model, opened.training, folder=folder, batch_size=job.batch_size)
     dtype = _precision(model)
     args, kwargs = model_arguments(checked.inputs)
@@ -155,6 +158,7 @@ def prepare(
         unused={name: tensors[name].clone() for name in graph.unused},
         evaluation_graph=evaluation.layer_graph if evaluation is not None else None,
         evaluation_length=evaluation_length,
+        warnings=warnings,
     )
 
 

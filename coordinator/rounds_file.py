@@ -69,6 +69,7 @@ def _round_from_line(line: bytes, invalid: partial[EdgeswarmError], rounds: int)
         stage_use=fields.numbers("stage_use", minimum=0.0),
         parts={device: _parts(parts.section(device)) for device in parts.names()},
         gradient_norm=fields.optional_number("gradient_norm"),
+        learning_rate_factor=fields.optional_number("learning_rate_factor"),
     )
 
 

@@ -146,6 +146,7 @@ class TrainJob:
             first_round=manifest.round if manifest is not None else 0,
             done=done,
             rounds_seconds=manifest.rounds_seconds if manifest is not None else 0.0,
+            learning_rate_schedule=job.learning_rate_schedule,
         )
 
     def _train(self, run: JobRun, ready: _Ready) -> None:

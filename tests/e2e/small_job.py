@@ -7,10 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from safetensors.torch import load_file
 
+from edgeswarm.job import Job
 from edgeswarm.job_file import load_job
 from edgeswarm.model.export import export_model
 from edgeswarm.plan import Plan, Stage
@@ -121,11 +123,20 @@ def plain_training(path: Path) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     job = load_job(path.parent, path.name)
     torch.manual_seed(job.seed)
     model = job.model()
+    if job.weights is not None:
+        model.load_state_dict(load_file(path.parent / job.weights))
     optimizer = job.optimizer(list(model.named_parameters()))
+    rounds = SampleOrder(len(job.dataset()), job.batch_size, job.seed).rounds_per_epoch * job.epochs
+    plain_rounds(job, model, optimizer, range(rounds))
+    return model, optimizer
+
+
+def plain_rounds(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer, rounds: range) -> None:
+    """Some rounds of the plain loop, which go on with the model and the optimizer as they are."""
     dataset = job.dataset()
     order = SampleOrder(len(dataset), job.batch_size, job.seed)
-    initial = [group["lr"] for group in optimizer.param_groups]
-    for round_number in range(order.rounds_per_epoch * job.epochs):
+    initial = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
+    for round_number in rounds:
         permutation = order.permutation(order.epoch_of(round_number))
         start = round_number % order.rounds_per_epoch * job.batch_size
         items = [dataset[int(index)] for index in permutation[start : start + order.samples_of(round_number)]]
@@ -139,7 +150,13 @@ def plain_training(path: Path) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
             for group, rate in zip(optimizer.param_groups, initial, strict=True):
                 group["lr"] = rate * job.learning_rate_schedule(round_number)
         optimizer.step()
-    return model, optimizer
+
+
+class Batched(Protocol):
+    """A job of a test, as far as a plan needs to know it."""
+
+    @property
+    def batch_size(self) -> int: ...
 
 
 def plan_of(
@@ -147,7 +164,7 @@ def plan_of(
     groups: Sequence[Mapping[str, int]],
     *,
     layers: int,
-    job: SmallJob,
+    job: Batched,
     in_flight: int | None = None,
 ) -> Plan:
     """A hand-written plan: stages of about equal numbers of layers over groups of devices with their shares."""
