@@ -127,7 +127,7 @@ def open_dataset(settings: DataServiceSettings, may_open: threading.Event) -> tu
     job = load_job(settings.job_folder, settings.job_file)
     may_open.wait()
     try:
-        dataset = job.dataset()
+        dataset = job.open_dataset()
         return dataset, len(dataset)
     except (Exception, SystemExit) as error:
         raise user_error(error, Path(settings.job_folder), where="this machine", doing="opening the dataset") from error

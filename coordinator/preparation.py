@@ -109,7 +109,7 @@ def prepare(loaded: LoadedJob, dataset: Dataset, *, snapshot_folder: Path) -> Pr
 def open_dataset(loaded: LoadedJob) -> Dataset:
     """The job's data set, for the checks on this machine. Raises EdgeswarmError (JOB_FILE) naming the user's line."""
     try:
-        return loaded.job.dataset()
+        return loaded.job.open_dataset()
     except Exception as error:  # the user's code may raise anything
         raise user_error(error, loaded.folder, where="this machine", doing="opening the dataset") from error
 

@@ -292,9 +292,9 @@ class StageEpoch:
             return None
         settings = self._request.training
         if settings.data_mode != SERVED:
-            open_dataset = job.evaluation_dataset if sample_set == data_pb2.SAMPLE_SET_EVALUATION else job.dataset
-            assert open_dataset is not None
-            return LocalSamples(open_dataset(), where=self._context.device)
+            is_evaluation = sample_set == data_pb2.SAMPLE_SET_EVALUATION
+            dataset = job.open_evaluation_dataset() if is_evaluation else job.open_dataset()
+            return LocalSamples(dataset, where=self._context.device)
         service = settings.data_service
         channel: grpc.Channel = secure_channel(
             service.address, identity=self._context.identity, node_id=service.node_id
