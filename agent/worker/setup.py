@@ -43,6 +43,7 @@ from .links import OutboundLinks
 from .mailbox import Mailbox
 from .memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
 from .rehearsal import rehearse
+from .sample_cache import SampleCache
 from .samples import LocalSamples, SampleSource, ServedSamples
 from .stage_samples import feed_requests, sample_part
 from .tensor_server import InboundEpoch, TensorServer
@@ -62,6 +63,7 @@ class WorkerContext:
     slow_down: float
     progress: Progress
     server: TensorServer
+    sample_cache: SampleCache
 
 
 class StageEpoch:
@@ -300,7 +302,13 @@ class StageEpoch:
             service.address, identity=self._context.identity, node_id=service.node_id
         )
         self._stack.callback(channel.close)
-        return ServedSamples(channel, self._request.job, holder=service.node_id, sample_set=sample_set)
+        return ServedSamples(
+            channel,
+            self._request.job,
+            holder=service.node_id,
+            sample_set=sample_set,
+            cache=self._context.sample_cache,
+        )
 
 
 def _fetched_bytes_of(source: SampleSource | None) -> Callable[[], int]:

@@ -20,6 +20,7 @@ from edgeswarm.wire.tensor_samples import encode_items
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 from edgeswarm_agent.worker.errors import HaltedError
 from edgeswarm_agent.worker.feed import Batch, FeedRequest, SampleFeed, sample_generator
+from edgeswarm_agent.worker.sample_cache import SampleCache
 from edgeswarm_agent.worker.samples import LocalSamples, SampleSource, ServedSamples
 
 LENGTH = 60
@@ -143,9 +144,10 @@ def test_only_the_wanted_part_travels_and_several_micro_batches_a_call(served: S
     assert served.fetched_samples == 48
 
 
-def test_a_later_epoch_is_local_as_far_as_the_budget_goes(cluster: Cluster, service: Service) -> None:
+def test_a_later_epoch_is_local_as_far_as_the_budget_goes(cluster: Cluster, service: Service, tmp_path: Path) -> None:
     for budget, refetched in ((10**6, 0), (0, 48)):
-        source = ServedSamples(cluster.channel, JOB, holder="desk", cache_bytes=budget)
+        cache = SampleCache(tmp_path / "samples", limit_bytes=budget)
+        source = ServedSamples(cluster.channel, JOB, holder="desk", cache=cache)
         for epoch, order in enumerate((list(range(48)), list(range(47, -1, -1)))):
             service.calls.clear()
             wanted = requests(6, order, epoch)
