@@ -151,7 +151,9 @@ def test_an_item_that_fails_is_named(channel: grpc.Channel, index: int, said: st
 
 
 def test_what_the_users_code_raised_is_told_with_the_users_line(channel: grpc.Channel) -> None:
-    with pytest.raises(EdgeswarmError, match=r"can't be read: train\.py, line \d+: OSError: bad sector\. Correct") as caught:
+    with pytest.raises(
+        EdgeswarmError, match=r"can't be read: train\.py, line \d+: OSError: bad sector\. Correct"
+    ) as caught:
         ask(channel, FETCH_SAMPLES, samples([13]))
     assert "Traceback" in caught.value.detail
 
