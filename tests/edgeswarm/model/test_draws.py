@@ -60,9 +60,14 @@ def test_the_generator_itself_draws_other_numbers_and_is_left_alone() -> None:
 
 def test_an_error_inside_restores_all_the_same() -> None:
     state = torch.get_rng_state()
-    with pytest.raises(KeyError), restored_generators(), drawing_from(torch.Generator().manual_seed(3)):
-        torch.rand(3)
-        raise KeyError
+
+    def fail() -> None:
+        with restored_generators(), drawing_from(torch.Generator().manual_seed(3)):
+            torch.rand(3)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert torch.equal(state, torch.get_rng_state())
     seeded(4)  # the turn was given back
 
