@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from typing import Any
 
 import pytest
 import torch
 
 _OPERATORS = ("nms", "qnms")
-_kept: list[torch.library.Library] = []
+_library: Any = torch.library.Library
+_kept: list[Any] = []
 
 
 def torchvision_or_skip() -> None:
@@ -26,7 +28,7 @@ def torchvision_or_skip() -> None:
     except RuntimeError as error:
         if "does not exist" not in str(error):
             raise
-        names = torch.library.Library("torchvision", "DEF")
+        names = _library("torchvision", "DEF")
         for operator in _OPERATORS:
             names.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _kept.append(names)

@@ -16,6 +16,7 @@ import hashlib
 import random
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,18 +82,43 @@ class Turns:
 TURNS = Turns()
 
 
+class _Saved:
+    """The states of Python's and numpy's generators while somebody draws from others: of several threads' time together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._python_state: Any = None
+        self._numpy_state: Any = None
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._python_state, self._numpy_state = random.getstate(), np.random.get_state(legacy=False)
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                random.setstate(self._python_state)
+                np.random.set_state(self._numpy_state)
+
+
+_SAVED = _Saved()
+
+
 @contextlib.contextmanager
 def restored_generators() -> Iterator[None]:
     """After it, Python's `random` and numpy's legacy generator go on as if nothing had been drawn inside.
 
     Around a run of `drawing_from`: reading and setting these two costs more than seeding them.
     """
-    python_state, numpy_state = random.getstate(), np.random.get_state(legacy=False)
+    _SAVED.enter()
     try:
         yield
     finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
+        _SAVED.leave()
 
 
 @contextlib.contextmanager

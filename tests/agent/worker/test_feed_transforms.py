@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -123,10 +124,7 @@ def test_nobody_elses_draws_are_disturbed(source: SampleSource) -> None:
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_the_transforms_of_torchvision_draw_alike_everywhere(source: SampleSource, version: str) -> None:
     torchvision_or_skip()
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
-    library: Any = v1 if version == "v1" else v2
+    library: Any = importlib.import_module("torchvision.transforms" if version == "v1" else "torchvision.transforms.v2")
     steps = library.Compose(
         [library.RandomResizedCrop(16), library.RandomHorizontalFlip(), library.ColorJitter(0.4), library.PILToTensor()]
     )

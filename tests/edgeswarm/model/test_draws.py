@@ -72,6 +72,18 @@ def test_an_error_inside_restores_all_the_same() -> None:
     seeded(4)  # the turn was given back
 
 
+def test_two_that_draw_at_once_restore_what_was_there_before_both() -> None:
+    state = random.getstate()
+    first, second = restored_generators(), restored_generators()
+    first.__enter__()
+    seeded(1)
+    second.__enter__()
+    first.__exit__(None, None, None)
+    seeded(2)
+    second.__exit__(None, None, None)
+    assert random.getstate() == state
+
+
 def test_those_that_come_first_wait_for_one_other_at_most() -> None:
     turns, stop = Turns(), threading.Event()
     others = 0
