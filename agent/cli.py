@@ -69,6 +69,9 @@ def _settings_options(command: Command) -> Command:
         click.option(
             "--memory", "--memory-limit", "memory_limit_bytes", metavar="SIZE", help="use no more than this, as in 4GiB"
         ),
+        click.option(
+            "--sample-cache", "sample_cache_bytes", metavar="SIZE", help="keep so much of a job's data on disk"
+        ),
         click.option("--no-mdns", "no_mdns", is_flag=True, help="don't announce this agent"),
     )
     for option in reversed(options):

@@ -134,6 +134,8 @@ class Daemon:
             log_path=worker_log(folders),
             slow_down=self._settings.slow_down,
             threads=self.hardware.threads,
+            sample_folder=folders.cache_dir / "samples",
+            sample_cache_bytes=self._settings.sample_cache_bytes,
         )
 
 

@@ -53,6 +53,7 @@ WORKER_ENVIRONMENT = {
 class WorkerSettings:
     """How a worker is started. listen: host:port of its tensor server, port 0 for any free one.
 
+    sample_folder: where it keeps samples that it fetched, sample_cache_bytes at most; in memory where it is None.
     command: what to run instead of the worker, for tests of its faults; the arguments are appended all the same.
     """
 
@@ -62,6 +63,8 @@ class WorkerSettings:
     log_path: Path
     slow_down: float = 1.0
     threads: int = 1
+    sample_folder: Path | None = None
+    sample_cache_bytes: int = 0
     command: tuple[str, ...] = field(default=(sys.executable, "-m", "edgeswarm_agent.worker"))
 
     def arguments(self, events_fd: int) -> list[str]:
@@ -71,6 +74,8 @@ class WorkerSettings:
             "--listen", self.listen,
             "--slow-down", repr(self.slow_down),
             "--threads", str(self.threads),
+            *(["--sample-folder", str(self.sample_folder)] if self.sample_folder is not None else []),
+            "--sample-cache-bytes", str(self.sample_cache_bytes),
             "--events-fd", str(events_fd),
         ]  # fmt: skip
 

@@ -15,7 +15,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -23,8 +22,8 @@ from typing import TextIO
 import grpc
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.job import Dataset
-from edgeswarm.job_file import load_job, user_error
+from edgeswarm.job import Job
+from edgeswarm.job_file import load_job
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import layer_file_name
@@ -34,19 +33,24 @@ from edgeswarm.wire.tensor_samples import encode_items
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
 from .data_service import DataServiceSettings
+from .sample_items import SampleItems
 
 SERVER_THREADS = 16
 MOST_SAMPLES_A_CALL = 65_536
 
 
 class DataServer:
-    """The two methods. gRPC calls them from several threads; the data set is read by one at a time."""
+    """The two methods. gRPC calls them from several threads."""
 
-    def __init__(self, settings: DataServiceSettings, dataset: Dataset, length: int) -> None:
+    def __init__(self, settings: DataServiceSettings, job: Job) -> None:
         self._settings = settings
-        self._dataset = dataset
-        self._length = length
-        self._reading = threading.Lock()
+        folder, reading = Path(settings.job_folder).resolve(), threading.Lock()
+        self.training = SampleItems(job.open_dataset, called="dataset", folder=folder, reading=reading)
+        self._sets = {data_pb2.SAMPLE_SET_TRAINING: self.training}
+        if job.evaluation_dataset is not None:
+            self._sets[data_pb2.SAMPLE_SET_EVALUATION] = SampleItems(
+                job.open_evaluation_dataset, called="evaluation dataset", folder=folder, reading=reading
+            )
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         return [
@@ -61,11 +65,14 @@ class DataServer:
         indices = list(request.indices)
         if len(indices) > MOST_SAMPLES_A_CALL:
             raise EdgeswarmError(ErrorCode.DATA_FAILED, f"{len(indices)} samples were asked for in one call.")
-        items = [self._item(index) for index in indices]
+        wanted = self._sets.get(request.set)
+        if wanted is None:
+            raise EdgeswarmError(ErrorCode.STALE_CALL, f"Job {self._settings.job_id} has no data set {request.set}.")
+        items = [wanted.item(index) for index in indices]
         try:
             encoded = encode_items(items, SamplePart(int(request.part)))
         except EdgeswarmError as error:
-            raise self._naming_the_item(items, indices, error) from error
+            raise wanted.naming_the_item(items, indices, error) from error
         announce_bytes(context, len(encoded))
         yield from serve_blob(encoded)
 
@@ -90,48 +97,6 @@ class DataServer:
                 ErrorCode.STALE_CALL, f"The data service belongs to job {self._settings.job_id}, not to {job.job_id!r}."
             )
 
-    def _item(self, index: int) -> object:
-        if index >= self._length:
-            raise EdgeswarmError(
-                ErrorCode.DATA_FAILED, f"Item {index} was asked for, and the dataset has {self._length}."
-            )
-        try:
-            with self._reading:
-                return self._dataset[index]
-        except EdgeswarmError:
-            raise
-        except Exception as error:  # the user's code may raise anything
-            raise EdgeswarmError(
-                ErrorCode.DATA_FAILED,
-                f"Item {index} of the dataset can't be read: {type(error).__name__}: {error}",
-                "Correct the job's dataset, or the files that it reads on the coordinator's machine.",
-                detail=traceback.format_exc(),
-            ) from error
-
-    def _naming_the_item(self, items: list[object], indices: list[int], error: EdgeswarmError) -> EdgeswarmError:
-        """The error with the index of the first item that can't be sent."""
-        for index, item in zip(indices, items, strict=True):
-            try:
-                encode_items([item], SamplePart.BOTH)
-            except EdgeswarmError:
-                message = error.message.replace("An item of", f"Item {index} of", 1)
-                return EdgeswarmError(error.code, message, error.remedy)
-        return error
-
-
-def open_dataset(settings: DataServiceSettings, may_open: threading.Event) -> tuple[Dataset, int]:
-    """(data set, its length) of the user's job. Raises EdgeswarmError that names the user's line.
-
-    Loads the user's file at once, and opens the data set when it may.
-    """
-    job = load_job(settings.job_folder, settings.job_file)
-    may_open.wait()
-    try:
-        dataset = job.dataset()
-        return dataset, len(dataset)
-    except (Exception, SystemExit) as error:
-        raise user_error(error, Path(settings.job_folder), where="this machine", doing="opening the dataset") from error
-
 
 def serve(settings: DataServiceSettings, *, answer: TextIO, life: TextIO) -> int:
     """Serve until `life` ends; write the one line of JSON to `answer`. Returns the exit code.
@@ -155,8 +120,9 @@ def serve(settings: DataServiceSettings, *, answer: TextIO, life: TextIO) -> int
     threading.Thread(target=wait_for_the_end, name="life", daemon=True).start()
     try:
         identity = Identity.load(Path(settings.identity_folder), role=Role.OPERATOR)
-        dataset, length = open_dataset(settings, may_open)
-        service = DataServer(settings, dataset, length)
+        service = DataServer(settings, load_job(settings.job_folder, settings.job_file))
+        may_open.wait()
+        length = service.training.length()
         server, port = secure_server(
             identity, address=settings.listen_address, workers=SERVER_THREADS, handlers=service.handlers()
         )

@@ -47,7 +47,6 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
     """
     if not isinstance(model, torch.nn.Module):
         _invalid(f"model() returns {_a(type(model).__name__)}, not a torch.nn.Module.", "Return the module.")
-    _check_is_map_style(dataset)
     with _user_code(folder, "asking for the dataset's length"):
         length = len(dataset)
     if length < 1:
@@ -85,16 +84,6 @@ def sample_batch(job: Job, dataset: Dataset, *, rows: int, folder: Path) -> tupl
         samples.append(item)
     inputs, targets = collate_items(samples)
     return inputs, targets
-
-
-def _check_is_map_style(dataset: Dataset) -> None:
-    """Whether it has a length and items by index; a DataLoader and an iterator have not."""
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        _invalid(
-            f"dataset() returns {_a(type(dataset).__name__)}, which has no length or no items by index.",
-            "Return an object with __len__ and __getitem__. edgeswarm shuffles and makes the batches: "
-            "instead of a DataLoader, give it the dataset that the DataLoader reads.",
-        )
 
 
 def _check_learning_rate_schedule(job: Job, *, folder: Path) -> None:

@@ -169,13 +169,13 @@ def open_data(loaded: LoadedJob, *, evaluation: bool = True) -> OpenedData:
     """
     job = loaded.job
     try:
-        training = job.dataset()
+        training = job.open_dataset()
     except Exception as error:  # the user's code may raise anything
         raise user_error(error, loaded.folder, where="this machine", doing="opening the dataset") from error
     if job.evaluation_dataset is None or not evaluation:
         return OpenedData(training)
     try:
-        return OpenedData(training, job.evaluation_dataset())
+        return OpenedData(training, job.open_evaluation_dataset())
     except Exception as error:  # the user's code may raise anything
         raise user_error(error, loaded.folder, where="this machine", doing="opening the evaluation set") from error
 

@@ -48,7 +48,7 @@ class Folders:
     """The four kinds of folders. None of them is made here: whoever writes makes its own.
 
     config_dir: what a person edits. state_dir: identity, node id: must survive. cache_dir: may be deleted at any
-    time (profiles, bundles). runtime_dir: memory-backed where the system has such a place (snapshots, sockets).
+    time (profiles, bundles, samples). runtime_dir: memory-backed where the system has such a place (snapshots, sockets).
     """
 
     config_dir: Path
@@ -253,6 +253,7 @@ class AgentSettings:
     worker_port: of the tensor server (None: the next port, or any where `port` is 0). interfaces: names or addresses to
     announce on (empty: chosen by discovery's rules). slow_down: factor by which computing is stretched, for demos.
     threads: of the worker (None: as many as torch likes). memory_limit_bytes: below what is free (None: none of ours).
+    sample_cache_bytes: of a job's samples on this device's disk at most; a tenth of the disk stays free in any case.
     """
 
     name: str | None = _setting(None, _text)
@@ -264,6 +265,7 @@ class AgentSettings:
     slow_down: float = _setting(1.0, _slow_down)
     threads: int | None = _setting(None, _threads)
     memory_limit_bytes: int | None = _setting(None, _bytes, key="memory_limit")
+    sample_cache_bytes: int = _setting(20 * 10**9, _bytes, key="sample_cache")
 
     @property
     def effective_worker_port(self) -> int:

@@ -168,6 +168,26 @@ class Job:
         """Which of two values of the watched metric is the better one."""
         return self.best_is == LOWEST if self.best_is is not None else self.watched_metric == LOSS
 
+    def open_dataset(self) -> Dataset:
+        """The training set, every item a pair (inputs, targets), also where `dataset` returns one of dicts.
+
+        Raises what the user's function raises; EdgeswarmError (JOB_INVALID) where it returns no map-style data set.
+        """
+        return self._pairs_of("dataset", called="dataset")
+
+    def open_evaluation_dataset(self) -> Dataset:
+        """The evaluation set, as `open_dataset` gives the training set; ValueError where the job has none."""
+        if self.evaluation_dataset is None:
+            raise ValueError("the job has no evaluation_dataset")
+        return self._pairs_of("evaluation_dataset", called="evaluation dataset")
+
+    def _pairs_of(self, function: str, *, called: str) -> Dataset:
+        from .columns import as_pairs  # it needs numpy, which a command that only shows its help can do without
+
+        columns = (self.input_columns, self.target_columns)
+        inputs, targets = (value if value is None or isinstance(value, str) else tuple(value) for value in columns)
+        return as_pairs(getattr(self, function)(), inputs, targets, function=function, called=called)
+
     def _expect_callable(self, name: str) -> None:
         value = getattr(self, name)
         if not callable(value):

@@ -85,7 +85,7 @@ def user_error(error: BaseException, folder: Path, *, where: str, doing: str) ->
     if isinstance(error, SyntaxError):
         place = f"{_within(error.filename or '?', folder)}, line {error.lineno}"
         return EdgeswarmError(ErrorCode.JOB_FILE, f"{place}: {error.msg}.", "Correct the line.", detail=detail)
-    line = _user_line(error, folder)
+    line = user_line(error, folder)
     place = f"{line}: " if line else ""
     if isinstance(error, ImportError):
         module = error.name or "a module"
@@ -117,8 +117,11 @@ def _users_part(error: BaseException, folder: Path) -> TracebackType | None:
     return next(theirs, None) or next(not_ours, None)
 
 
-def _user_line(error: BaseException, folder: Path) -> str:
-    """The innermost line of the user's own files that the exception went through."""
+def user_line(error: BaseException, folder: Path) -> str:
+    """`train.py, line 12`: the innermost line of the user's own files that the exception went through, or nothing.
+
+    folder: of the job's files, resolved.
+    """
     lines = [
         f"{_within(_file(part), folder)}, line {part.tb_lineno}" for part in _parts(error) if _is_users(part, folder)
     ]

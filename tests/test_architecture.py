@@ -52,6 +52,7 @@ MAY_LOAD_TORCH = (
     "edgeswarm_coordinator.initial_weights",
     "edgeswarm_coordinator.job_checks",
     "edgeswarm_coordinator.preparation",
+    "edgeswarm_coordinator.sample_items",
 )
 # Pure data, though its neighbours are not: the planner and the deployment read it.
 WITHOUT_TORCH_AMONG_THESE = ("edgeswarm.model.layer_graph", "edgeswarm.model.stage_graph")

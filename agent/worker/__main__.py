@@ -19,12 +19,15 @@ def main() -> None:
     parser.add_argument("--listen", required=True, help="host:port of the tensor server; port 0 for any")
     parser.add_argument("--slow-down", type=float, default=1.0, help="stretch computing by this factor")
     parser.add_argument("--threads", type=int, default=1, help="threads of an operation")
+    parser.add_argument("--sample-folder", type=Path, help="where to keep fetched samples")
+    parser.add_argument("--sample-cache-bytes", type=int, default=0, help="how much of them at most")
     parser.add_argument("--events-fd", type=int, required=True, help="file descriptor to write events to")
     arguments = parser.parse_args()
     # Commands come on standard input; libraries that read it would take them away.
     commands = os.fdopen(os.dup(0), "rb")
     events = os.fdopen(arguments.events_fd, "wb", buffering=0)
     from .main import Worker
+    from .sample_cache import SampleCache
 
     try:
         worker = Worker(
@@ -33,6 +36,7 @@ def main() -> None:
             listen=arguments.listen,
             slow_down=arguments.slow_down,
             threads=arguments.threads,
+            sample_cache=SampleCache(arguments.sample_folder, limit_bytes=arguments.sample_cache_bytes),
         )
     except EdgeswarmError as error:
         print(last_words(error), file=sys.stderr, flush=True)

@@ -2,7 +2,8 @@
 
     requests   (round, micro-batch, indices) in the order of use
        |
-    fetch thread:  read a run of them at once -> transform each sample -> collate      at most `ahead` wait here
+    fetch thread:  read a run of them at once -> transform each sample -> collate
+       |                                                     at most `ahead` of them, and AHEAD_BYTES, wait here
        |
     get(round, micro_batch) -> Batch
 
@@ -15,7 +16,7 @@ import hashlib
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Job
+from edgeswarm.model.draws import drawing_from, restored_generators
 from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.tensor_samples import collate_items, part_of
 
@@ -30,6 +32,8 @@ from .errors import HaltedError, line_of
 from .samples import Samples, SampleSource
 
 CLOSE_SECONDS = 2.0
+# What waits for its use is no more than this, or one micro-batch where that is larger.
+AHEAD_BYTES = 64 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class SampleFeed:
     """Fetches in a thread of its own what `requests` names, in that order, up to `ahead` micro-batches before its use.
 
     part: what `get` gives. With a transform whole samples are read all the same, since it takes and returns whole ones.
+    A transform may draw from PyTorch's default generator, `random` and numpy's legacy one too: they are seeded for it.
     requests may be endless. where: the device's name, for messages. `close` it: it has a thread.
     """
 
@@ -66,6 +71,7 @@ class SampleFeed:
         part: SamplePart,
         requests: Iterator[FeedRequest],
         ahead: int = 4,
+        ahead_bytes: int = AHEAD_BYTES,
         where: str = "this device",
     ) -> None:
         if ahead < 1:
@@ -76,9 +82,12 @@ class SampleFeed:
         self._part = part
         self._requests = requests
         self._ahead = ahead
+        self._ahead_bytes = ahead_bytes
         self._where = where
         self._changed = threading.Condition()
         self._ready: dict[tuple[int, int], Batch] = {}
+        self._ready_bytes = 0
+        self._largest_bytes = 0  # of all batches so far
         self._pending: FeedRequest | None = None
         self._error: BaseException | None = None
         self._is_exhausted = False
@@ -110,6 +119,7 @@ class SampleFeed:
             finally:
                 self._waiting_since = None
             batch = self._ready.pop(key)
+            self._ready_bytes -= bytes_of(batch)
             self._changed.notify_all()
         return batch
 
@@ -129,12 +139,14 @@ class SampleFeed:
     def _run(self) -> None:
         try:
             while run := self._next_run():
-                indices = list(dict.fromkeys(index for request in run for index in request.indices))
-                samples = self._source.read(indices, SamplePart.BOTH if self._transform else self._part)
+                samples = self._read_at_once(run)
                 for request in run:
                     batch = self._batch(request, samples)
+                    size = bytes_of(batch)
                     with self._changed:
                         self._ready[request.round, request.micro_batch] = batch
+                        self._ready_bytes += size
+                        self._largest_bytes = max(self._largest_bytes, size)
                         self._changed.notify_all()
         except BaseException as error:
             self._latch(error)
@@ -143,11 +155,11 @@ class SampleFeed:
         """The next requests to read at once; waits while there is enough ahead. Empty at the end."""
         with self._changed:
             # Half full before it goes on, so that one call brings several micro-batches.
-            while len(self._ready) > self._ahead // 2 and self._error is None:
+            while self._ready and len(self._ready) > self._most_ready() // 2 and self._error is None:
                 self._changed.wait()
             if self._error is not None:
                 return []
-            room = self._ahead - len(self._ready)
+            room = max(1, self._most_ready() - len(self._ready))
         samples_left = self._source.samples_a_call()
         run: list[FeedRequest] = []
         while len(run) < room and (request := self._take()) is not None:
@@ -162,30 +174,66 @@ class SampleFeed:
                 self._changed.notify_all()
         return run
 
+    def _most_ready(self) -> int:
+        """How many micro-batches may wait for their use, by the size of the largest so far."""
+        return min(self._ahead, self._ahead_bytes // self._largest_bytes) if self._largest_bytes else self._ahead
+
     def _take(self) -> FeedRequest | None:
         if self._pending is None:
             return next(self._requests, None)
         request, self._pending = self._pending, None
         return request
 
-    def _batch(self, request: FeedRequest, samples: Samples) -> Batch:
+    def _read_at_once(self, run: list[FeedRequest]) -> Samples | None:
+        """The samples of all these requests; None where they are to be read in pieces, as they are transformed."""
+        indices = list(dict.fromkeys(index for request in run for index in request.indices))
+        if self._transform is None:
+            return self._source.read(indices, self._part)
+        # A micro-batch of large images may take far more than what the transform makes of it.
+        in_pieces = len(run) == 1 and len(indices) > self._source.samples_a_call()
+        return None if in_pieces else self._source.read(indices, SamplePart.BOTH)
+
+    def _batch(self, request: FeedRequest, samples: Samples | None) -> Batch:
         if not request.indices:
             return Batch()
         if self._transform is None:
+            assert samples is not None
             value = samples.collate(request.indices)
         else:
-            value = collate_items([self._transformed(index, request.epoch, samples) for index in request.indices])
+            with restored_generators():
+                value = collate_items(list(self._transformed_all(request, samples)))
         if self._part is SamplePart.BOTH:
             return Batch(*value)
         return Batch(inputs=value) if self._part is SamplePart.INPUTS else Batch(targets=value)
 
+    def _transformed_all(self, request: FeedRequest, samples: Samples | None) -> Iterator[Any]:
+        first = 0
+        while first < len(request.indices):
+            end = len(request.indices) if samples is not None else first + self._source.samples_a_call()
+            piece = request.indices[first:end]
+            here = samples if samples is not None else self._source.read(piece, SamplePart.BOTH)
+            for index in piece:
+                yield self._transformed(index, request.epoch, here)
+            first = end
+
     def _transformed(self, index: int, epoch: int, samples: Samples) -> Any:
         """The wanted part of a sample after the job's transform."""
         assert self._transform is not None
+        generator = sample_generator(self._seed, epoch, index)
         try:
-            sample = self._transform(samples.item(index), sample_generator(self._seed, epoch, index))
+            sample = samples.item(index)
+            with drawing_from(generator):
+                sample = self._transform(sample, generator)
         except EdgeswarmError:
             raise
+        except ImportError as error:
+            raise EdgeswarmError(
+                ErrorCode.MODULE_MISSING,
+                f"The Python module {error.name or str(error)!r} is missing on {self._where}, "
+                f"and transforming item {index} of the dataset needs it{line_of(error)}.",
+                f"Install it there, in the Python that runs edgeswarm{_package_of(error.name)}.",
+                detail="".join(traceback.format_exception(error)),
+            ) from error
         except Exception as error:  # the user's code may raise anything
             raise EdgeswarmError(
                 ErrorCode.DATA_FAILED,
@@ -194,6 +242,22 @@ class SampleFeed:
                 detail="".join(traceback.format_exception(error)),
             ) from error
         return part_of(sample, self._part)
+
+
+def bytes_of(value: Any) -> int:
+    """What the tensors of a batch take."""
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    if isinstance(value, Batch):
+        return bytes_of(value.inputs) + bytes_of(value.targets)
+    if isinstance(value, Mapping):
+        return sum(map(bytes_of, value.values()))
+    return sum(map(bytes_of, value)) if isinstance(value, (tuple, list)) else 0
+
+
+def _package_of(module: str | None) -> str:
+    """What to install where the package's name is another than the module's."""
+    return " (pip install pillow)" if module and module.partition(".")[0] == "PIL" else ""
 
 
 def sample_generator(seed: int, epoch: int, index: int) -> torch.Generator:

@@ -30,6 +30,7 @@ from .epoch_state import EpochSwitch
 from .errors import HaltedError, LinkBrokenError, line_of
 from .executor import run_rounds
 from .memory import anonymous_bytes
+from .sample_cache import SampleCache
 from .setup import StageEpoch, WorkerContext
 from .tensor_server import TensorServer
 from .timing import Progress
@@ -42,7 +43,14 @@ class Worker:
     """One worker process. `run` returns when the daemon says exit; the end of the pipe ends the process at once."""
 
     def __init__(
-        self, pipe: MessagePipe, *, identity_folder: Path, listen: str, slow_down: float, threads: int
+        self,
+        pipe: MessagePipe,
+        *,
+        identity_folder: Path,
+        listen: str,
+        slow_down: float,
+        threads: int,
+        sample_cache: SampleCache,
     ) -> None:
         leave_out_compiler()
         torch.set_num_threads(threads)
@@ -60,6 +68,7 @@ class Worker:
             slow_down=slow_down,
             progress=self._progress,
             server=self._server,
+            sample_cache=sample_cache,
         )
         self._commands: queue.SimpleQueue[worker_pb2.WorkerCommand] = queue.SimpleQueue()
         self._epoch: StageEpoch | None = None

@@ -14,20 +14,15 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Dataset
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.fetch import FETCH_SAMPLES, SamplePart, fetch_blob
-from edgeswarm.wire.tensor_samples import SampleBlock, collate_items, collate_rows, decode_blocks, part_of
+from edgeswarm.wire.tensor_samples import collate_items, collate_rows, part_of
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
 from .errors import line_of
+from .sample_cache import Place, SampleCache
 
 FETCH_TIMEOUT_SECONDS = 120.0
-CACHE_BYTES = 256 * 1024**2
 # One call fetches several micro-batches, but no more than this where samples are large.
 CALL_BYTES = 8 * 1024**2
-# What a block costs beside its columns: Python objects and the entries of its rows.
-_BLOCK_BYTES = 2048
-_ROW_BYTES = 200
-
-Place = tuple[SampleBlock, int]
 
 
 class Samples(Protocol):
@@ -112,11 +107,11 @@ class FetchedSamples:
 
 
 class ServedSamples:
-    """Samples of the job's data service, kept in memory as far as the budget goes, so that later epochs are local.
+    """Samples of the job's data service. What was fetched is kept as far as the cache has room: later epochs are local.
 
     What was kept stays: with a new order in each epoch no choice of what to drop is better than none.
-    channel: to the data service. holder: who runs it, for messages. sample_set: which of the job's data sets.
-    cache_bytes: how much is kept.
+    channel: to the data service. holder: who runs it, for messages. sample_set: of which of the job's data sets.
+    cache: may be shared by several, and outlive this one.
     """
 
     def __init__(
@@ -126,16 +121,15 @@ class ServedSamples:
         *,
         holder: str,
         sample_set: data_pb2.SampleSet = data_pb2.SAMPLE_SET_TRAINING,
-        cache_bytes: int = CACHE_BYTES,
+        cache: SampleCache | None = None,
         timeout_seconds: float = FETCH_TIMEOUT_SECONDS,
     ) -> None:
         self._channel = channel
         self._job = job
         self._holder = holder
-        self._sample_set = sample_set
-        self._budget_bytes = cache_bytes
+        self._set = sample_set
+        self._cache = cache or SampleCache()
         self._timeout_seconds = timeout_seconds
-        self._kept: dict[SamplePart, dict[int, Place]] = {part: {} for part in SamplePart}
         self._sample_bytes = 0
         self._reading = threading.Lock()
         self._call: grpc.Call | None = None
@@ -146,21 +140,16 @@ class ServedSamples:
 
     def read(self, indices: Sequence[int], part: SamplePart) -> Samples:
         with self._reading:
-            return self._read(indices, part)
-
-    def _read(self, indices: Sequence[int], part: SamplePart) -> Samples:
-        kept = self._kept[part]
-        places = {index: kept[index] for index in indices if index in kept}
-        missing = [index for index in dict.fromkeys(indices) if index not in places]
-        if missing:
-            blocks = self._fetch(missing, part)
-            fetched = dict(zip(missing, ((block, row) for block in blocks for row in range(block.rows)), strict=True))
-            places |= fetched
-            cost = sum(block.bytes + _BLOCK_BYTES + _ROW_BYTES * block.rows for block in blocks)
-            if cost <= self._budget_bytes:
-                self._budget_bytes -= cost
-                kept |= fetched
-        return FetchedSamples(places)
+            kept = self._cache.kept(self._job.job_id, int(self._set), int(part))
+            places = kept.find(indices)
+            missing = [index for index in dict.fromkeys(indices) if index not in places]
+            if missing:
+                data = self._fetch(missing, part)
+                try:
+                    places |= kept.add(missing, data)
+                except ValueError as error:
+                    raise self._unsound(str(error)) from error
+            return FetchedSamples(places)
 
     def samples_a_call(self) -> int:
         return max(1, CALL_BYTES // self._sample_bytes) if self._sample_bytes else 1
@@ -170,12 +159,12 @@ class ServedSamples:
         if call is not None:
             call.cancel()
 
-    def _fetch(self, indices: list[int], part: SamplePart) -> list[SampleBlock]:
+    def _fetch(self, indices: list[int], part: SamplePart) -> bytearray:
         request = data_pb2.FetchSamplesRequest(
             job=self._job,
             indices=indices,
             part=int(part),  # type: ignore[arg-type]
-            set=self._sample_set,
+            set=self._set,
         )
         started = time.monotonic()
         try:
@@ -188,19 +177,12 @@ class ServedSamples:
             )
         except grpc.RpcError as error:
             raise error_of_call(error, device=f"the data service on {self._holder}", doing="fetch samples") from error
-        try:
-            blocks = decode_blocks(data)
-        except ValueError as error:
-            raise self._unsound(str(error)) from error
-        rows = sum(block.rows for block in blocks)
-        if rows != len(indices):
-            raise self._unsound(f"{rows} samples came where {len(indices)} were asked for")
-        self._sample_bytes = max(self._sample_bytes, -(-len(data) // rows))
+        self._sample_bytes = max(self._sample_bytes, -(-len(data) // len(indices)))
         self.calls += 1
-        self.fetched_samples += rows
+        self.fetched_samples += len(indices)
         self.fetched_bytes += len(data)
         self.fetch_seconds += time.monotonic() - started
-        return blocks
+        return data
 
     def _remember(self, call: grpc.Call) -> None:
         self._call = call

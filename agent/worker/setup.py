@@ -43,6 +43,7 @@ from .links import OutboundLinks
 from .mailbox import Mailbox
 from .memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
 from .rehearsal import rehearse
+from .sample_cache import SampleCache
 from .samples import LocalSamples, SampleSource, ServedSamples
 from .stage_samples import feed_requests, sample_part
 from .tensor_server import InboundEpoch, TensorServer
@@ -62,6 +63,7 @@ class WorkerContext:
     slow_down: float
     progress: Progress
     server: TensorServer
+    sample_cache: SampleCache
 
 
 class StageEpoch:
@@ -292,15 +294,21 @@ class StageEpoch:
             return None
         settings = self._request.training
         if settings.data_mode != SERVED:
-            open_dataset = job.evaluation_dataset if sample_set == data_pb2.SAMPLE_SET_EVALUATION else job.dataset
-            assert open_dataset is not None
-            return LocalSamples(open_dataset(), where=self._context.device)
+            is_evaluation = sample_set == data_pb2.SAMPLE_SET_EVALUATION
+            dataset = job.open_evaluation_dataset() if is_evaluation else job.open_dataset()
+            return LocalSamples(dataset, where=self._context.device)
         service = settings.data_service
         channel: grpc.Channel = secure_channel(
             service.address, identity=self._context.identity, node_id=service.node_id
         )
         self._stack.callback(channel.close)
-        return ServedSamples(channel, self._request.job, holder=service.node_id, sample_set=sample_set)
+        return ServedSamples(
+            channel,
+            self._request.job,
+            holder=service.node_id,
+            sample_set=sample_set,
+            cache=self._context.sample_cache,
+        )
 
 
 def _fetched_bytes_of(source: SampleSource | None) -> Callable[[], int]:

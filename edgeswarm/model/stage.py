@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from .batch_norm import BatchStatistics
-from .draws import DrawKey
+from .draws import TURNS, DrawKey
 from .node import Node, map_argument
 from .operators import resolve
 from .stage_graph import StageGraph
@@ -128,10 +128,15 @@ class StageModule:
         for program in self._programs:
             if check_halt is not None:
                 check_halt()
-            if draw is not None and program.is_random:
-                self._seed(draw.seed_of_layer(program.index))
             tensors = (scratch[key] if isinstance(key, tuple) else self.tensor(key) for key in program.tensors)
-            made = program.run(batch, *(values[name] for name in program.reads), *tensors)
+            arguments = (batch, *(values[name] for name in program.reads), *tensors)
+            if draw is not None and program.is_random:
+                with TURNS.first():
+                    self._seed(draw.seed_of_layer(program.index))
+                    made = program.run(*arguments)
+            else:
+                made = program.run(*arguments)
+            del arguments
             values.update(zip(program.makes, made, strict=True))
             del made
             for name in program.forgets:

@@ -42,12 +42,28 @@ class Data:
             return {1, 2}, 0
         return torch.full((3,), index * SCALE, dtype=torch.uint8), index
 
+class EvaluationData(Data):
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        if index == 3:
+            raise KeyError("image")
+        return torch.ones(2), -index
+
+def evaluation():
+    print("opening the other")
+    sys.stdout.flush()
+    return EvaluationData()
+
 def data():
     print("opening")
     sys.stdout.flush()
     return Data()
 
-job = edgeswarm.Job(model=print, dataset=data, loss=print, optimizer=print, batch_size=8)
+job = edgeswarm.Job(
+    model=print, dataset=data, loss=print, optimizer=print, batch_size=8, evaluation_dataset=evaluation
+)
 """
 
 
@@ -99,9 +115,14 @@ def ask(channel: grpc.Channel, method: str, request: Message) -> bytearray:
         raise error_of_call(error, device="desk") from error
 
 
-def samples(indices: list[int], part: SamplePart = SamplePart.BOTH, job_id: str = "digits-1") -> Message:
+def samples(
+    indices: list[int],
+    part: SamplePart = SamplePart.BOTH,
+    job_id: str = "digits-1",
+    sample_set: data_pb2.SampleSet = data_pb2.SAMPLE_SET_TRAINING,
+) -> Message:
     reference = agent_pb2.JobReference(job_id=job_id)
-    return data_pb2.FetchSamplesRequest(job=reference, indices=indices, part=int(part))  # type: ignore[arg-type]
+    return data_pb2.FetchSamplesRequest(job=reference, indices=indices, part=int(part), set=sample_set)  # type: ignore[arg-type]
 
 
 def layer(index: int, round_number: int = 0) -> Message:
@@ -127,6 +148,27 @@ def test_an_item_that_fails_is_named(channel: grpc.Channel, index: int, said: st
         ask(channel, FETCH_SAMPLES, samples([1, index, 2]))
     assert caught.value.code is ErrorCode.DATA_FAILED
     assert f"Item {index}" in caught.value.message
+
+
+def test_what_the_users_code_raised_is_told_with_the_users_line(channel: grpc.Channel) -> None:
+    with pytest.raises(
+        EdgeswarmError, match=r"can't be read: train\.py, line \d+: OSError: bad sector\. Correct"
+    ) as caught:
+        ask(channel, FETCH_SAMPLES, samples([13]))
+    assert "Traceback" in caught.value.detail
+
+
+def test_the_evaluation_set_is_opened_when_it_is_wanted(channel: grpc.Channel, folder: Path) -> None:
+    ask(channel, FETCH_SAMPLES, samples([1]))
+    assert "opening the other" not in (folder / "service.log").read_text()
+    evaluation = data_pb2.SAMPLE_SET_EVALUATION
+    data = ask(channel, FETCH_SAMPLES, samples([4, 0], SamplePart.TARGETS, sample_set=evaluation))
+    assert decode_items(data) == [-4, 0]
+    assert (folder / "service.log").read_text().count("opening the other") == 1
+    with pytest.raises(EdgeswarmError, match=r"Item 3 of the evaluation dataset .* line \d+: KeyError: 'image'"):
+        ask(channel, FETCH_SAMPLES, samples([3], sample_set=evaluation))
+    with pytest.raises(EdgeswarmError, match="Item 5 was asked for, and the evaluation dataset has 5"):
+        ask(channel, FETCH_SAMPLES, samples([5], sample_set=evaluation))
 
 
 def test_layers_of_round_0_that_may_be_written_later(channel: grpc.Channel, folder: Path) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 import torch
 from torch.utils.data import default_collate
@@ -14,16 +13,17 @@ from torch.utils.data import default_collate
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Job
 from edgeswarm.security.authority import create_cluster
-from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_channel, secure_server
-from edgeswarm.wire.fetch import SamplePart, serve_blob
-from edgeswarm.wire.tensor_samples import encode_items
-from edgeswarm.wire.v1 import agent_pb2, data_pb2
+from edgeswarm.wire.channel import secure_channel
+from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.v1 import data_pb2
 from edgeswarm_agent.worker.errors import HaltedError
 from edgeswarm_agent.worker.feed import Batch, FeedRequest, SampleFeed, sample_generator
-from edgeswarm_agent.worker.samples import LocalSamples, SampleSource, ServedSamples
+from edgeswarm_agent.worker.sample_cache import SampleCache
+from edgeswarm_agent.worker.samples import LocalSamples, PlainSamples, SampleSource, ServedSamples
+
+from .sample_service import JOB, Cluster, Service
 
 LENGTH = 60
-JOB = agent_pb2.JobReference(job_id="job", term=1, epoch=1)
 
 
 class Numbers:
@@ -34,44 +34,15 @@ class Numbers:
 
     def __getitem__(self, index: int) -> Any:
         if index == 50:
-            raise OSError("bad sector")
-        return (torch.full((2, 2), index, dtype=torch.uint8), {"n": index}), index % 10
-
-
-class Service:
-    """A data service in this process, which writes down what it was asked for, and can be made to hang."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[list[int], int]] = []
-        self.may_answer = threading.Event()
-        self.may_answer.set()
-
-    def fetch(self, data: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
-        request = data_pb2.FetchSamplesRequest.FromString(data)
-        self.calls.append((list(request.indices), int(request.part)))
-        assert self.may_answer.wait(30)
-        if 50 in request.indices:
             raise EdgeswarmError(ErrorCode.DATA_FAILED, "Item 50 of the dataset can't be read: bad sector")
-        items = [Numbers()[index] for index in request.indices]
-        yield from serve_blob(encode_items(items, SamplePart(int(request.part))))
-
-
-class Cluster:
-    def __init__(self, folder: Path) -> None:
-        identity = create_cluster(authority_folder=folder / "authority", operator_folder=folder / "operator")[1]
-        self.service = Service()
-        handlers = [raw_service("edgeswarm.wire.v1.Samples", {"Fetch": raw_unary_stream_handler(self.service.fetch)})]
-        self.server, port = secure_server(identity, address="127.0.0.1:0", workers=4, handlers=handlers)
-        self.server.start()
-        self.channel = secure_channel(f"127.0.0.1:{port}", identity=identity, node_id=identity.node_id)
+        return (torch.full((2, 2), index, dtype=torch.uint8), {"n": index}), index % 10
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    made = Cluster(tmp_path_factory.mktemp("cluster"), Numbers())
     yield made
-    made.channel.close()
-    made.server.stop(None)
+    made.close()
 
 
 @pytest.fixture
@@ -143,9 +114,11 @@ def test_only_the_wanted_part_travels_and_several_micro_batches_a_call(served: S
     assert served.fetched_samples == 48
 
 
-def test_a_later_epoch_is_local_as_far_as_the_budget_goes(cluster: Cluster, service: Service) -> None:
+def test_a_later_epoch_is_local_as_far_as_the_budget_goes(cluster: Cluster, service: Service, tmp_path: Path) -> None:
     for budget, refetched in ((10**6, 0), (0, 48)):
-        source = ServedSamples(cluster.channel, JOB, holder="desk", cache_bytes=budget)
+        cache = SampleCache(tmp_path / "samples", limit_bytes=budget)
+        source = ServedSamples(cluster.channel, JOB, holder="desk", cache=cache)
+        fetched = []
         for epoch, order in enumerate((list(range(48)), list(range(47, -1, -1)))):
             service.calls.clear()
             wanted = requests(6, order, epoch)
@@ -154,7 +127,22 @@ def test_a_later_epoch_is_local_as_far_as_the_budget_goes(cluster: Cluster, serv
                 expected = default_collate([Numbers()[index] for index in request.indices])
                 assert same(made.get(request.round, request.micro_batch), expected)
             made.close()
+            fetched.append(source.fetched_bytes)
         assert sum(len(indices) for indices, _ in service.calls) == refetched
+        assert (fetched[1] > fetched[0]) == (refetched > 0)
+
+
+def test_the_evaluation_set_is_asked_for_and_kept_apart(cluster: Cluster, service: Service) -> None:
+    cache = SampleCache()
+    service.other = [(index, -index) for index in range(9)]
+    sets = (data_pb2.SAMPLE_SET_TRAINING, data_pb2.SAMPLE_SET_EVALUATION)
+    training, evaluation = (
+        ServedSamples(cluster.channel, JOB, holder="desk", sample_set=number, cache=cache) for number in sets
+    )
+    for _ in range(2):
+        assert training.read([5], SamplePart.TARGETS).item(5) == 5
+        assert evaluation.read([5], SamplePart.TARGETS).item(5) == -5
+    assert len(service.calls) == 2
 
 
 def test_it_goes_no_further_ahead_than_told(served: ServedSamples, service: Service) -> None:
@@ -169,6 +157,61 @@ def test_it_goes_no_further_ahead_than_told(served: ServedSamples, service: Serv
     for number in range(20):
         made.get(number, 0)
         assert len(taken) <= number + 1 + 4 + 1
+    made.close()
+
+
+class Large:
+    """Items of 8 KB. What is read at once is written down."""
+
+    def __init__(self) -> None:
+        self.reads: list[int] = []
+
+    def read(self, indices: Sequence[int], part: SamplePart) -> PlainSamples:
+        self.reads.append(len(indices))
+        return PlainSamples({index: (torch.full((8000,), index, dtype=torch.uint8), index) for index in indices})
+
+    def samples_a_call(self) -> int:
+        return 3 if self.reads else 1
+
+    def cancel(self) -> None:
+        """Nothing waits."""
+
+
+def test_no_more_bytes_wait_than_told_but_one_micro_batch() -> None:
+    for ahead_bytes, most in ((1, 1), (70_000, 2), (10**9, 6)):
+        taken = 0
+
+        def endless() -> Iterator[FeedRequest]:
+            nonlocal taken
+            for number in itertools.count():
+                taken += 1
+                yield FeedRequest(number, 0, (4 * number, 4 * number + 1, 4 * number + 2, 4 * number + 3), 0)
+
+        made = SampleFeed(
+            source=Large(),
+            job=job(),
+            seed=0,
+            part=SamplePart.BOTH,
+            requests=endless(),
+            ahead=6,
+            ahead_bytes=ahead_bytes,
+        )
+        for number in range(12):
+            made.get(number, 0)
+            assert taken <= number + 1 + most + 1
+        made.close()
+
+
+def test_a_micro_batch_of_large_samples_is_read_piece_by_piece_where_it_is_transformed() -> None:
+    source = Large()
+    made = feed(
+        source,
+        [FeedRequest(0, 0, tuple(range(10)), 0)],
+        job=job(transform=lambda sample, _: (sample[0][:2], sample[1])),
+    )
+    batch = made.get(0, 0)
+    assert source.reads == [1, 3, 3, 3]
+    assert batch.inputs.tolist() == [[index, index] for index in range(10)]
     made.close()
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.tensor_columns import TensorColumn
 from edgeswarm.wire.tensor_file import DTYPES, write_tensors
 from edgeswarm.wire.tensor_samples import collate, collate_rows, decode_blocks, decode_items, encode_items
 
@@ -40,6 +41,7 @@ def leaf_kinds(draw: st.DrawFn) -> st.SearchStrategy[Any]:
                 st.integers(-(2**63), 2**63 - 1),
                 st.floats(),
                 st.text(max_size=3),
+                st.binary(max_size=3),
             ]
         )
     )
@@ -124,33 +126,26 @@ def test_small_equal_items_are_one_block_and_stay_uint8() -> None:
     data = encode_items(items, SamplePart.BOTH)
     [block] = decode_blocks(data)
     assert block.rows == 100
-    assert [column.dtype for column in block.columns if isinstance(column, torch.Tensor)] == [torch.uint8, torch.int64]
+    dtypes = [column.values.dtype for column in block.columns if isinstance(column, TensorColumn)]
+    assert dtypes == [torch.uint8, torch.int64]
     assert len(data) < 100 * (64 + 8) + 600
 
 
 def test_a_batch_is_not_a_view_of_what_is_kept() -> None:
     [block] = decode_blocks(encode_items([(torch.zeros(2), 0), (torch.zeros(2), 1)], SamplePart.BOTH))
-    batch: Any = block.collate([0, 1])
+    batch: Any = collate_rows([(block, 0), (block, 1)])
     batch[0].add_(1)
     item: Any = block.item(0)
     item[0].add_(1)
     assert same(block.item(0), (torch.zeros(2), 0))
 
 
-class Image:
-    pass
-
-
-Image.__module__, Image.__qualname__ = "PIL.Image", "Image"
-
-
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (Image(), "PIL.Image.Image"),
         ({1, 2}, "a set"),
         (2**63, "a int"),
-        (b"x", "a bytes"),
+        (bytearray(b"x"), "a bytearray"),
         (np.array(["a"]), "numpy <U1"),
         (np.array([object()]), "numpy object"),
         (np.zeros(1, dtype=np.complex64), "numpy.ndarray"),
@@ -163,7 +158,6 @@ def test_what_cannot_be_sent_is_named(value: Any, said: str) -> None:
         encode_items([((value,), 1)], SamplePart.BOTH)
     assert caught.value.code is ErrorCode.DATA_FAILED
     assert said in caught.value.message
-    assert ("asarray" in caught.value.remedy) == ("PIL" in said)
 
 
 @pytest.mark.parametrize("item", [3, (1,), (1, 2, 3), {"inputs": 1}])
@@ -178,26 +172,30 @@ def test_unequal_shapes_do_not_make_a_batch() -> None:
         collate_rows([(block, 0) for block in blocks])
 
 
+def described(columns: str, *, rows: int = 2, tree: str = '{"leaf": 0}') -> str:
+    return f'[{{"tree": {tree}, "columns": {columns}, "rows": {rows}}}]'
+
+
 @pytest.mark.parametrize(
     "blocks",
     [
         "",
         "1",
         "[1]",
-        '[{"tree": {"leaf": 0}, "kinds": ["tensor"], "rows": 3, "texts": {}}]',
-        '[{"tree": {"leaf": 0}, "kinds": ["tensor"], "rows": 0, "texts": {}}]',
-        '[{"tree": {"leaf": 1}, "kinds": ["tensor"], "rows": 2, "texts": {}}]',
-        '[{"tree": {"leaf": -1}, "kinds": ["tensor"], "rows": 2, "texts": {}}]',
-        '[{"tree": {"leaf": "0"}, "kinds": ["tensor"], "rows": 2, "texts": {}}]',
-        '[{"tree": {"leaf": 0}, "kinds": ["int"], "rows": 2, "texts": {}}]',
-        '[{"tree": {"leaf": 0}, "kinds": ["code"], "rows": 2, "texts": {}}]',
-        '[{"tree": {"leaf": 0}, "kinds": [[]], "rows": 2, "texts": {}}]',
-        '[{"tree": {"leaf": 0}, "kinds": ["text"], "rows": 2, "texts": {"0": [1, 2]}}]',
-        '[{"tree": {"leaf": 0}, "kinds": ["text"], "rows": 2, "texts": {"0": "ab"}}]',
-        '[{"tree": {"leaf": 0}, "kinds": ["text"], "rows": 2, "texts": []}]',
+        described('[["tensor", null]]', rows=3),
+        described('[["tensor", null]]', rows=0),
+        described('[["tensor", null]]', tree='{"leaf": 1}'),
+        described('[["tensor", null]]', tree='{"leaf": -1}'),
+        described('[["tensor", null]]', tree='{"leaf": "0"}'),
+        described('[["int", null]]'),
+        described('[["code", null]]'),
+        described("[[[], null]]"),
+        described('[["text", null]]'),
+        described("[3]"),
+        described("{}"),
     ],
 )
 def test_wild_descriptions_are_refused(blocks: str) -> None:
-    data = write_tensors({"0.0": torch.zeros(2, 3)}, ("edgeswarm-samples/1", blocks))
+    data = write_tensors({"0.0": torch.zeros(2, 3)}, ("edgeswarm-samples/2", blocks))
     with pytest.raises(ValueError, match=r"\w"):
         decode_items(data)
