@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +50,7 @@ def fetch_layers(
             blob = fetch_blob(channels[source.address], FETCH_LAYER, request, timeout_seconds=FETCH_TIMEOUT_SECONDS)
         except grpc.RpcError as error:
             raise error_of_call(error, device=source.node_id, doing=f"fetch layer {source.layer}") from error
-        state = unpack_layer(blob)
+        state = in_own_memory(unpack_layer(blob))
         if state.round != round_number:
             raise EdgeswarmError(
                 ErrorCode.STALE_CALL,
@@ -71,6 +72,28 @@ def fetch_layers(
         raise
     finally:
         close()
+
+
+def in_own_memory(state: LayerState) -> LayerState:
+    """The state with tensors that lie where torch puts them, at multiples of 64 bytes.
+
+    Where they lie in what came over the network depends on the length of its header, and matrix products of the same numbers
+    at another alignment differ in the last bit: a training that is resumed would not be the same.
+    """
+
+    def copied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: tensor.clone() for name, tensor in tensors.items()}
+
+    return dataclasses.replace(
+        state,
+        parameters=copied(state.parameters),
+        buffers=copied(state.buffers),
+        constants=copied(state.constants),
+        optimizer={
+            name: {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in values.items()}
+            for name, values in state.optimizer.items()
+        },
+    )
 
 
 def tensors_of(states: Mapping[int, LayerState]) -> dict[str, torch.Tensor]:
