@@ -2,9 +2,12 @@
 
 The document has:
 
-    rounds[]    loss, seconds, samples, the parts of it by device
-    totals      rounds, samples, seconds, samples per second, final loss
-    set_up      seconds until the first round, its steps, what each device's worker did to get ready
+    rounds[]        loss, seconds, samples, the parts of it by device
+    evaluations[]   metrics, samples, seconds, whether it was the best until then
+    best            the best evaluation, or null
+    totals          rounds, samples, seconds, samples per second, final loss; first_epoch and later_epochs apart,
+                    since the first one fetches the samples which the later ones have at hand
+    set_up          seconds until the first round, its steps, what each device's worker did to get ready
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 
 from edgeswarm.wire.v1 import agent_pb2
 
-from .events import RoundDone
+from .events import EvaluationDone, RoundDone
 from .progress import StepTime
 
 FORMAT = "edgeswarm-metrics/1"
@@ -30,24 +33,32 @@ def metrics_document(
     steps: Sequence[StepTime],
     prepared: Mapping[str, agent_pb2.PrepareReply],
     settings: Mapping[str, Any],
+    evaluations: Sequence[EvaluationDone] = (),
 ) -> dict[str, Any]:
     """The document as JSON values.
 
-    rounds_seconds: from Start to the end of the last round. until_first_round_seconds: from the command to the first
-    round's end. steps: they overlap, hence when each began. prepared: what the workers said when they were ready, by device.
+    rounds, evaluations: all of the job, those before a resume too, in their order.
+    rounds_seconds: from Start to the end of the last round, with what is between rounds. until_first_round_seconds: from the
+    command to the first round's end. steps: they overlap, hence when each began. prepared: what the workers said when they
+    were ready, by device.
     """
     samples = sum(done.samples for done in rounds)
+    best = next((done for done in reversed(evaluations) if done.best), None)
     return {
         "format": FORMAT,
         "job_id": job_id,
         "settings": dict(settings),
         "rounds": [round_to_json(done) for done in rounds],
+        "evaluations": [evaluation_to_json(done) for done in evaluations],
+        "best": None if best is None else evaluation_to_json(best),
         "totals": {
             "rounds": len(rounds),
             "samples": samples,
             "seconds": rounds_seconds,
-            "samples_per_second": samples / rounds_seconds if rounds_seconds > 0 else 0.0,
+            "samples_per_second": _rate(samples, rounds_seconds),
             "loss": _finite(rounds[-1].loss) if rounds else None,
+            "first_epoch": _throughput([done for done in rounds if done.epoch == 0]),
+            "later_epochs": _throughput([done for done in rounds if done.epoch > 0]),
         },
         "set_up": {
             "until_first_round_seconds": until_first_round_seconds,
@@ -87,6 +98,33 @@ def round_to_json(done: RoundDone) -> dict[str, Any]:
     if done.gradient_norm is not None:
         document["gradient_norm"] = _finite(done.gradient_norm)
     return document
+
+
+def evaluation_to_json(done: EvaluationDone) -> dict[str, Any]:
+    return {
+        "round": done.round,
+        "epoch": done.epoch,
+        "metrics": {name: _finite(value) for name, value in done.metrics.items()},
+        "samples": done.samples,
+        "seconds": done.seconds,
+        "best": done.best,
+    }
+
+
+def _throughput(rounds: Sequence[RoundDone]) -> dict[str, Any]:
+    """What some rounds did together. seconds: of the rounds alone, without evaluations and checkpoints between them."""
+    samples = sum(done.samples for done in rounds)
+    seconds = sum(done.seconds for done in rounds)
+    return {
+        "samples": samples,
+        "seconds": seconds,
+        "samples_per_second": _rate(samples, seconds),
+        "fetched_sample_bytes": sum(part.fetched_sample_bytes for done in rounds for part in done.parts.values()),
+    }
+
+
+def _rate(samples: int, seconds: float) -> float:
+    return samples / seconds if seconds > 0 else 0.0
 
 
 def _finite(value: float) -> float | None:
