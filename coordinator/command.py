@@ -130,6 +130,8 @@ class Command:
                 prepared = preparation.prepare(loaded, dataset, snapshot_folder=self.snapshot_folder)
             names = tuple(layer.name for layer in prepared.layer_graph.layers)
             self.progress.tell(ModelReady(names, prepared.parameter_bytes, prepared.dtype))
+            for message in prepared.warnings:
+                self.progress.warn(message)
             return prepared
 
         return Preparation(loading, opening, self.supervision.spawn(prepare, name="export model"))

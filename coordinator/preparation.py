@@ -21,6 +21,7 @@ from edgeswarm.model.export import ExportedModel, export_model
 from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.snapshot import LayerState, write_layer_file
 
+from .initial_weights import load_initial_weights
 from .job_checks import check_job
 
 PRECISIONS = ("float32", "float64")
@@ -41,7 +42,7 @@ class PreparedModel:
 
     dtype: of its parameters. optimizer_state_factor: bytes of optimizer state per byte of trained parameters.
     loss_counts: the loss returns (sum, count). wire_dtype: as the job wants it. unused: the tensors that no layer uses,
-    which keep their values.
+    which keep their values. warnings: for the user.
     """
 
     layer_graph: LayerGraph
@@ -51,6 +52,7 @@ class PreparedModel:
     optimizer_state_factor: float
     wire_dtype: str | None
     unused: dict[str, torch.Tensor]
+    warnings: tuple[str, ...] = ()
 
     @property
     def parameter_bytes(self) -> int:
@@ -79,7 +81,7 @@ def load(path: Path, *, epochs: int | None = None, batch_size: int | None = None
 def prepare(loaded: LoadedJob, dataset: Dataset, *, snapshot_folder: Path) -> PreparedModel:
     """Build the model under the job's seed, check the job, export it, and write the state of round 0 by layers.
 
-    Raises EdgeswarmError: JOB_INVALID, JOB_FILE, DATA_FAILED, EXPORT_FAILED, OUTPUT_FAILED.
+    Raises EdgeswarmError: JOB_INVALID, JOB_FILE, WEIGHTS, DATA_FAILED, EXPORT_FAILED, OUTPUT_FAILED.
     """
     job, folder = loaded.job, loaded.folder
     # The same two lines in the user's own script give the same initial weights.
@@ -88,6 +90,7 @@ def prepare(loaded: LoadedJob, dataset: Dataset, *, snapshot_folder: Path) -> Pr
         model = job.model()
     except Exception as error:  # the user's code may raise anything
         raise user_error(error, folder, where="this machine", doing="building the model") from error
+    warnings = load_initial_weights(job, model, folder=folder)
     checked = check_job(job, model, dataset, folder=folder, batch_size=job.batch_size)
     dtype = _precision(model)
     args, kwargs = model_arguments(checked.inputs)
@@ -103,6 +106,7 @@ def prepare(loaded: LoadedJob, dataset: Dataset, *, snapshot_folder: Path) -> Pr
         optimizer_state_factor=_optimizer_state_factor(loaded, model),
         wire_dtype=job.wire_dtype,
         unused={name: tensors[name].clone() for name in exported.layer_graph.unused},
+        warnings=warnings,
     )
 
 

@@ -57,7 +57,8 @@ class Job:
         lowest loss; of another metric the highest.
     early_stop_epochs: stop when so many evaluations, one after the other, were no better than the best before.
     wire_dtype: how activations and gradients of float32 travel between devices: "float32", "bfloat16" or "float16".
-    weights: a safetensors file with the model's initial state_dict, relative to the job file. It stays on this machine.
+    weights: a file with the model's initial state_dict, relative to the job file: safetensors (Hugging Face's too), or .pt of
+        torch.save. It stays on the coordinator's machine.
     data: "served" (the coordinator's machine has the data) or "local" (every device opens the data set itself).
     files: further files and folders that the job needs, relative to the job file.
     name: for a person; the file's name where it is None.

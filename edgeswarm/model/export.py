@@ -69,7 +69,7 @@ def export_and_cut(
     names = _canonical_names(model)
     batch_norms = _batch_norm_modules(model)
     counted = frozenset(f"{path}.num_batches_tracked" if path else "num_batches_tracked" for path in batch_norms)
-    with _quiet():
+    with quiet():
         module = program.module(check_guards=False)
     lowered = lower(module, names, frozenset(names.get(name, name) for name in counted))
     assert len(lowered.inputs) == len(leaves)
@@ -180,14 +180,14 @@ def _export(
         if isinstance(leaf, torch.Tensor):
             shapes[leaf] = {0: torch.export.Dim.DYNAMIC}
     try:
-        with _quiet(), _plain_momentum(model), _without_caches(model):
+        with quiet(), _plain_momentum(model), _without_caches(model):
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # whatever the user's code and the tracer raise: it becomes a message
         raise explain(model, error) from error
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """torch logs and prints what it couldn't trace, whole graphs included; our message says it in a sentence."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import io
+import tarfile
 import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.snapshot import layer_file_name, unpack_layer
@@ -72,6 +75,23 @@ def test_the_layers_of_round_0_are_the_model_built_under_its_seed(tmp_path: Path
     assert prepared.optimizer_state_factor == 2.0
     assert prepared.parameter_bytes == 4 * (6 * 16 + 16 + 2 * 16 + 16 * 3 + 3 + 5)
     assert [layer.least_batch for layer in prepared.layer_graph.layers if "norm.weight" in layer.parameters] == [2]
+
+
+def test_the_layers_of_round_0_have_the_jobs_weights(tmp_path: Path) -> None:
+    loaded = load(write(tmp_path, JOB.replace("seed=5", "seed=5, weights='first.safetensors'")))
+    weights = {
+        name: torch.full_like(value, 0.25, dtype=torch.float64)
+        for name, value in loaded.job.model().state_dict().items()
+    }
+    save_file(weights, tmp_path / "first.safetensors")
+    prepared = prepare(loaded, open_dataset(loaded), snapshot_folder=tmp_path)
+    for layer in prepared.layer_graph.layers:
+        state = unpack_layer((tmp_path / layer_file_name(layer.index)).read_bytes())
+        assert all(bool((value == 0.25).all()) for value in state.parameters.values())
+    assert bool((prepared.unused["spare"] == 0.25).all())
+    assert any("lose digits" in message for message in prepared.warnings)
+    with tarfile.open(fileobj=io.BytesIO(load(tmp_path / "job.py").bundle.archive)) as bundle:
+        assert bundle.getnames() == ["job.py"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from edgeswarm.job_file import load_job
 from edgeswarm.model.export import export_model
@@ -121,6 +122,8 @@ def plain_training(path: Path) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     job = load_job(path.parent, path.name)
     torch.manual_seed(job.seed)
     model = job.model()
+    if job.weights is not None:
+        model.load_state_dict(load_file(path.parent / job.weights))
     optimizer = job.optimizer(list(model.named_parameters()))
     dataset = job.dataset()
     order = SampleOrder(len(dataset), job.batch_size, job.seed)
