@@ -1,8 +1,7 @@
 """The result of a training: a folder that plain PyTorch loads.
 
     model.safetensors       every key of model.state_dict(): load_state_dict(load_file(...), strict=True)
-    optimizer.safetensors   the optimizer's state that is tensors
-    optimizer.json          its other state by parameter name, and the values of its groups by index
+    optimizer.safetensors  optimizer.json   for `edgeswarm.load_optimizer`
     metrics.json  plan.json
 
 Written beside its place and moved there whole: a folder of that name is always a whole result.
@@ -23,12 +22,11 @@ import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.layer_graph import TensorSpec
-from edgeswarm.snapshot import LayerState, pack_values
+from edgeswarm.optimizer_file import optimizer_files
+from edgeswarm.snapshot import LayerState
 from edgeswarm.wire.tensor_file import write_tensors
 
 from .output_folder import check_output_is_free
-
-OPTIMIZER_FORMAT = "edgeswarm-optimizer/1"
 
 
 def write_result(
@@ -51,7 +49,7 @@ def write_result(
     check_output_is_free(folder)
     files = {
         "model.safetensors": write_tensors(state_dict(layer_states, tensors, unused=unused or {}), ("format", "pt")),
-        **_optimizer_files(layer_states, tensors),
+        **optimizer_files(layer_states, tensors),
         "metrics.json": _json(metrics),
         "plan.json": _json(plan),
     }
@@ -97,23 +95,6 @@ def state_dict(
         for name in (spec.name, *spec.aliases):
             gathered[name] = value
     return gathered
-
-
-def _optimizer_files(layer_states: Sequence[LayerState], tensors: Mapping[str, TensorSpec]) -> dict[str, bytes]:
-    found: dict[str, Mapping[str, object]] = {}
-    for state in layer_states:
-        for name, values in state.optimizer.items():
-            found.setdefault(name, values)
-    ordered = {name: found[name] for name in tensors if name in found}
-    groups = next((state.groups for state in layer_states if state.groups), ())
-    kept: dict[str, torch.Tensor] = {}
-    document = {
-        "format": OPTIMIZER_FORMAT,
-        "round": layer_states[0].round if layer_states else 0,
-        "state": pack_values(ordered, kept, prefix="state"),
-        "groups": pack_values([dict(group) for group in groups], kept, prefix="group"),
-    }
-    return {"optimizer.safetensors": write_tensors(kept), "optimizer.json": _json(document)}
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

@@ -33,7 +33,12 @@ FORBIDDEN_PACKAGES = {
     "edgeswarm_coordinator": ("edgeswarm_agent",),
 }
 # Inside `edgeswarm` only these may name torch at all; anybody may for types, under TYPE_CHECKING.
-TORCH_INSIDE_EDGESWARM = ("edgeswarm.model.*", "edgeswarm.snapshot", "edgeswarm.wire.tensor*")
+TORCH_INSIDE_EDGESWARM = (
+    "edgeswarm.model.*",
+    "edgeswarm.optimizer_file",
+    "edgeswarm.snapshot",
+    "edgeswarm.wire.tensor*",
+)
 # Importing anything else must not load torch, however many imports away; nor must any `__init__`.
 MAY_LOAD_TORCH = (
     *TORCH_INSIDE_EDGESWARM,

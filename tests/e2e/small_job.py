@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from edgeswarm.job import Job
 from edgeswarm.job_file import load_job
 from edgeswarm.model.export import export_model
 from edgeswarm.plan import Plan, Stage
@@ -125,10 +126,17 @@ def plain_training(path: Path) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     if job.weights is not None:
         model.load_state_dict(load_file(path.parent / job.weights))
     optimizer = job.optimizer(list(model.named_parameters()))
+    rounds = SampleOrder(len(job.dataset()), job.batch_size, job.seed).rounds_per_epoch * job.epochs
+    plain_rounds(job, model, optimizer, range(rounds))
+    return model, optimizer
+
+
+def plain_rounds(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer, rounds: range) -> None:
+    """Some rounds of the plain loop, which go on with the model and the optimizer as they are."""
     dataset = job.dataset()
     order = SampleOrder(len(dataset), job.batch_size, job.seed)
-    initial = [group["lr"] for group in optimizer.param_groups]
-    for round_number in range(order.rounds_per_epoch * job.epochs):
+    initial = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
+    for round_number in rounds:
         permutation = order.permutation(order.epoch_of(round_number))
         start = round_number % order.rounds_per_epoch * job.batch_size
         items = [dataset[int(index)] for index in permutation[start : start + order.samples_of(round_number)]]
@@ -142,7 +150,6 @@ def plain_training(path: Path) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
             for group, rate in zip(optimizer.param_groups, initial, strict=True):
                 group["lr"] = rate * job.learning_rate_schedule(round_number)
         optimizer.step()
-    return model, optimizer
 
 
 def plan_of(
