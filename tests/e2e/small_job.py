@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file
@@ -152,12 +152,19 @@ def plain_rounds(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimi
         optimizer.step()
 
 
+class Batched(Protocol):
+    """A job of a test, as far as a plan needs to know it."""
+
+    @property
+    def batch_size(self) -> int: ...
+
+
 def plan_of(
     cluster: ThrowawayCluster,
     groups: Sequence[Mapping[str, int]],
     *,
     layers: int,
-    job: SmallJob,
+    job: Batched,
     in_flight: int | None = None,
 ) -> Plan:
     """A hand-written plan: stages of about equal numbers of layers over groups of devices with their shares."""
