@@ -33,6 +33,7 @@ from .metrics import metrics_document
 from .options import DiscoveryOptions, TrainOptions
 from .output_folder import check_output_can_be_made
 from .plan_by_hand import fitted, read_plan
+from .tensorboard_log import logging_to_tensorboard
 
 __all__ = ["DiscoveryOptions", "TrainOptions", "TrainResult", "list_devices", "make_plan_for_job", "train"]
 
@@ -89,7 +90,10 @@ def train(
     """
     check_output_can_be_made(options.result_folder)
     by_hand = read_plan(options.plan_path) if options.plan_path is not None else None
-    with running_command(options.job_name, folders=folders, listener=listener, cancel=cancel) as command:
+    with (
+        logging_to_tensorboard(options.tensorboard, listener) as told,
+        running_command(options.job_name, folders=folders, listener=told, cancel=cancel) as command,
+    ):
         return _train(command, options, by_hand)
 
 
@@ -117,7 +121,15 @@ def _train(command: Command, options: TrainOptions, by_hand: Plan | None) -> Tra
 
     order = SampleOrder(prepared.dataset_length, job.batch_size, job.seed)
     rounds = order.rounds_per_epoch * job.epochs
-    run = JobRun(plan=plan, order=order, rounds=rounds, links=links, progress=progress, supervision=supervision)
+    run = JobRun(
+        plan=plan,
+        order=order,
+        rounds=rounds,
+        links=links,
+        progress=progress,
+        supervision=supervision,
+        learning_rate_schedule=job.learning_rate_schedule,
+    )
     reference = command.reference(epoch=1)
     settings = agent_pb2.TrainingSettings(
         bundle_sha256=bundle.sha256,

@@ -124,6 +124,11 @@ class RoundParts:
         return self.forward + self.backward + self.step
 
     @property
+    def use(self) -> float:
+        """The fraction of the round that the device computes."""
+        return min(1.0, self.computing / self.seconds) if self.seconds > 0 else 0.0
+
+    @property
     def add_up(self) -> float:
         return (
             self.forward
@@ -161,6 +166,7 @@ class RoundDone:
     round: from 0, of `rounds` in all. epoch: of the data, from 0. loss: mean over the mini-batch's samples (or counts).
     seconds: of the slowest worker. samples_per_second: over the last rounds. seconds_left: None until it can be said.
     stage_use: by stage, the fraction of the round that it computes, mean of its replicas. parts: by node id.
+    gradient_norm: where the job clips. learning_rate_factor: where it has a schedule.
     """
 
     round: int
@@ -174,6 +180,7 @@ class RoundDone:
     stage_use: tuple[float, ...]
     parts: Mapping[str, RoundParts]
     gradient_norm: float | None = None
+    learning_rate_factor: float | None = None
 
 
 @dataclass(frozen=True)

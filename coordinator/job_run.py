@@ -32,7 +32,7 @@ START_SECONDS = 15.0
 class JobRun:
     """The workers of one plan epoch.
 
-    links: of the plan's devices. rounds: of the whole job.
+    links: of the plan's devices. rounds: of the whole job. learning_rate_schedule: the job's.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class JobRun:
         links: Mapping[str, AgentLink],
         progress: Progress,
         supervision: Supervision,
+        learning_rate_schedule: Callable[[int], float] | None = None,
     ) -> None:
         self._plan = plan
         self._order = order
@@ -51,6 +52,7 @@ class JobRun:
         self._links = links
         self._progress = progress
         self._supervision = supervision
+        self._learning_rate_schedule = learning_rate_schedule
         self.done: list[RoundDone] = []
         self.prepared: dict[str, agent_pb2.PrepareReply] = {}
         self.until_first_round_seconds: float | None = None
@@ -91,7 +93,13 @@ class JobRun:
 
     def run(self, job: agent_pb2.JobReference) -> None:
         """All rounds, to their end."""
-        collector = RoundCollector(plan=self._plan, order=self._order, rounds=self._rounds, epoch=job.epoch)
+        collector = RoundCollector(
+            plan=self._plan,
+            order=self._order,
+            rounds=self._rounds,
+            epoch=job.epoch,
+            learning_rate_schedule=self._learning_rate_schedule,
+        )
         self._supervision.on_round = partial(self._collect, collector)
         self._supervision.begin(Phase.RUNNING, epoch=job.epoch, end_round=self._rounds)
         request = agent_pb2.StartRequest(job=job, first_round=0, end_round=self._rounds)

@@ -97,6 +97,8 @@ def round_to_json(done: RoundDone) -> dict[str, Any]:
     }
     if done.gradient_norm is not None:
         document["gradient_norm"] = _finite(done.gradient_norm)
+    if done.learning_rate_factor is not None:
+        document["learning_rate_factor"] = _finite(done.learning_rate_factor)
     return document
 
 

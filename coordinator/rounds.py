@@ -6,6 +6,7 @@ A round is done when every device has reported it. Its loss is what the last sta
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from edgeswarm.plan import Plan
 from edgeswarm.samples import SampleOrder
@@ -40,14 +41,25 @@ class RoundCollector:
     """Gathers the reports of one plan epoch.
 
     order: which samples a round has. rounds: of the whole job. first_round: the one that this epoch begins with.
+    learning_rate_schedule: the job's.
     """
 
-    def __init__(self, *, plan: Plan, order: SampleOrder, rounds: int, epoch: int, first_round: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        order: SampleOrder,
+        rounds: int,
+        epoch: int,
+        first_round: int = 0,
+        learning_rate_schedule: Callable[[int], float] | None = None,
+    ) -> None:
         self._plan = plan
         self._order = order
         self._rounds = rounds
         self._epoch = epoch
         self._next = first_round
+        self._schedule = learning_rate_schedule
         self._reports: dict[int, dict[str, agent_pb2.RoundReport]] = {}
         self._newest: dict[str, int] = {}
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_ROUNDS)
@@ -95,12 +107,9 @@ class RoundCollector:
             samples_per_second=sum(n for n, _ in self._recent) / recent_seconds if recent_seconds else 0.0,
             seconds_left=left,
             stage_use=tuple(
-                sum(_use(parts[device]) for device in stage.devices) / len(stage.devices) for stage in self._plan.stages
+                sum(parts[device].use for device in stage.devices) / len(stage.devices) for stage in self._plan.stages
             ),
             parts=parts,
             gradient_norm=teller.gradient_norm if teller.HasField("gradient_norm") else None,
+            learning_rate_factor=float(self._schedule(number)) if self._schedule is not None else None,
         )
-
-
-def _use(parts: RoundParts) -> float:
-    return min(1.0, parts.computing / parts.seconds) if parts.seconds > 0 else 0.0

@@ -120,3 +120,16 @@ def test_parts_add_up() -> None:
     parts = parts_of(told)
     assert parts.add_up == pytest.approx(parts.seconds)
     assert parts.computing == 4.0
+
+
+def test_the_factor_on_the_learning_rate_is_that_of_the_round() -> None:
+    gather = RoundCollector(plan=PLAN, order=ORDER, rounds=6, epoch=1, learning_rate_schedule=lambda r: 1 / (1 + r))
+    for number in range(2):
+        for device in "ac":
+            gather.add(device, report(number))
+    factors = [done.learning_rate_factor for number in range(2) for done in gather.add("b", report(number))]
+    assert factors == [1.0, 0.5]
+    plain = collector()
+    for device in "ac":
+        plain.add(device, report(0))
+    assert plain.add("b", report(0))[0].learning_rate_factor is None
