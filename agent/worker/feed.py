@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,10 +44,14 @@ class FeedRequest:
 
 @dataclass(frozen=True)
 class Batch:
-    """inputs: nested as an item's, each tensor [n, ...]; targets likewise. None for an unwanted part."""
+    """inputs: nested as an item's, each tensor [n, ...]; targets likewise. None for an unwanted part.
+
+    indices: of the samples in the data set.
+    """
 
     inputs: Any = None
     targets: Any = None
+    indices: tuple[int, ...] = ()
 
 
 class SampleFeed:
@@ -132,7 +136,7 @@ class SampleFeed:
                 indices = list(dict.fromkeys(index for request in run for index in request.indices))
                 samples = self._source.read(indices, SamplePart.BOTH if self._transform else self._part)
                 for request in run:
-                    batch = self._batch(request, samples)
+                    batch = replace(self._batch(request, samples), indices=request.indices)
                     with self._changed:
                         self._ready[request.round, request.micro_batch] = batch
                         self._changed.notify_all()
