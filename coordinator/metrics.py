@@ -5,8 +5,8 @@ The document has:
     rounds[]        loss, seconds, samples, the parts of it by device
     evaluations[]   metrics, samples, seconds, whether it was the best until then
     best            the best evaluation, or null
-    totals          rounds, samples, seconds, samples per second, final loss; first_epoch and later_epochs apart,
-                    since the first one fetches the samples which the later ones have at hand
+    totals          rounds, samples, seconds, samples per second, final loss, rounds whose loss was no number; first_epoch and
+                    later_epochs apart, since the first one fetches the samples which the later ones have at hand
     set_up          seconds until the first round, its steps, what each device's worker did to get ready
 """
 
@@ -58,6 +58,7 @@ def metrics_document(
             "seconds": rounds_seconds,
             "samples_per_second": _rate(samples, rounds_seconds),
             "loss": _finite(rounds[-1].loss) if rounds else None,
+            "rounds_without_a_loss": sum(not math.isfinite(done.loss) for done in rounds),
             "first_epoch": _throughput([done for done in rounds if done.epoch == 0]),
             "later_epochs": _throughput([done for done in rounds if done.epoch > 0]),
         },

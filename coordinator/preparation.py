@@ -27,6 +27,7 @@ from edgeswarm.snapshot import LayerState, write_layer_file
 from .evaluation_checks import check_evaluation
 from .initial_weights import load_initial_weights
 from .job_checks import check_job
+from .last_round import check_batches
 from .layer_files import LayerFiles, optimizer_state_kinds
 
 PRECISIONS = ("float32", "float64")
@@ -55,7 +56,7 @@ class PreparedModel:
 
     dtype: of its parameters. optimizer_state_factor: bytes of optimizer state per byte of trained parameters.
     loss_counts: the loss returns (sum, count). wire_dtype: as the job wants it. unused: the tensors that no layer uses,
-    which keep their values. warnings: for the user.
+    which keep their values. warnings: of what is odd in the job and stops nothing.
     evaluation_graph: the same layers in evaluation mode; None where nothing is evaluated. evaluation_length: items of that set.
     """
 
@@ -135,6 +136,7 @@ def prepare(
     model.train()
     exported = export_model(model, args, kwargs)
     graph = exported.layer_graph
+    check_batches(graph.layers, dataset_length=checked.dataset_length, batch_size=job.batch_size)
     evaluation, evaluation_length = None, 0
     if opened.evaluation is not None:
         evaluation_length = check_evaluation(job, model, opened.evaluation, folder=folder)
@@ -158,7 +160,7 @@ def prepare(
         unused={name: tensors[name].clone() for name in graph.unused},
         evaluation_graph=evaluation.layer_graph if evaluation is not None else None,
         evaluation_length=evaluation_length,
-        warnings=warnings,
+        warnings=(*warnings, *checked.warnings),
     )
 
 

@@ -23,6 +23,7 @@ from .evaluations import Evaluations
 from .events import READ_CHECKPOINT, WRITE_RESULT, PlanMade, RoundDone, TrainingDone
 from .job_run import JobRun
 from .job_state import Phase
+from .last_round import check_plan
 from .manifest import Manifest
 from .metrics import metrics_document
 from .options import TrainOptions
@@ -114,6 +115,8 @@ class TrainJob:
         else:
             plan = fitted(by_hand, node_ids=tuple(links), layer_graph=graph, batch_size=loaded.job.batch_size)
             command.progress.tell(PlanMade(plan, None, tuple(layer.name for layer in graph.layers)))
+        job = loaded.job
+        check_plan(plan, graph.layers, dataset_length=prepared.dataset_length, batch_size=job.batch_size)
         idle = [node_id for node_id in links if node_id not in plan.devices]
         command.devices.free(idle, reason="not in the plan")
         service: DataServiceReady = command.supervision.wait(serving, *(sending[device] for device in plan.devices))[0]

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,10 +48,14 @@ class FeedRequest:
 
 @dataclass(frozen=True)
 class Batch:
-    """inputs: nested as an item's, each tensor [n, ...]; targets likewise. None for an unwanted part."""
+    """inputs: nested as an item's, each tensor [n, ...]; targets likewise. None for an unwanted part.
+
+    indices: of the samples in the data set.
+    """
 
     inputs: Any = None
     targets: Any = None
+    indices: tuple[int, ...] = ()
 
 
 class SampleFeed:
@@ -141,7 +145,7 @@ class SampleFeed:
             while run := self._next_run():
                 samples = self._read_at_once(run)
                 for request in run:
-                    batch = self._batch(request, samples)
+                    batch = replace(self._batch(request, samples), indices=request.indices)
                     size = bytes_of(batch)
                     with self._changed:
                         self._ready[request.round, request.micro_batch] = batch

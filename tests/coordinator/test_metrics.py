@@ -57,7 +57,7 @@ def test_the_document_is_plain_json() -> None:
     document = document_of(done(0, 2.0), done(1, math.nan))
     totals = document["totals"]
     assert (totals["rounds"], totals["samples"], totals["seconds"], totals["samples_per_second"]) == (2, 16, 2.0, 8.0)
-    assert totals["loss"] is None
+    assert (totals["loss"], totals["rounds_without_a_loss"]) == (None, 1)
     assert document["rounds"][0]["parts"]["nano-1"]["forward_seconds"] == 0.5
     assert document["set_up"]["workers"]["nano-1"]["seconds"] == {"rehearse": 0.5}
     assert (document["evaluations"], document["best"]) == ([], None)
