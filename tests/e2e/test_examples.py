@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -21,10 +22,14 @@ from edgeswarm.job_file import load_job
 from edgeswarm.model.export import export_model
 from edgeswarm.model.layer_graph import Layer
 from edgeswarm.plan import Plan, Stage
+from edgeswarm.wire.fetch import fetch_blob
 from edgeswarm.wire.tensor_samples import collate_items
+from edgeswarm.wire.v1 import data_pb2
+from edgeswarm_coordinator import gather
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 
 from .commands import EDGESWARM, RunningCommand, wait_until_idle
+from .small_job import train_on
 
 pytestmark = pytest.mark.e2e
 
@@ -96,7 +101,7 @@ def test_segmentation(cluster: ThrowawayCluster, examples: Path) -> None:
 @pytest.mark.parametrize("name", ["mobilenet_v2", "efficientnet_b1", "resnet_50", "bert_small"])
 def test_a_full_size_model_learns(cluster: ThrowawayCluster, examples: Path, name: str) -> None:
     """One epoch: enough to see the loss fall, not to be good."""
-    trained = train(cluster, examples / f"{name}.py", "--epochs", "1", "--batch-size", "64")
+    trained = train(cluster, examples / f"{name}.py", "--epochs", "1")
     losses = trained.losses
     quarter = len(losses) // 4
     assert quarter >= 4
@@ -172,3 +177,40 @@ def test_fine_tuning_leaves_the_frozen_weights_alone_and_sends_nothing_for_them(
         features = done["samples"] * feature_bytes
         assert features <= sent[a] + sent[b] <= features + frames * OVERHEAD_BYTES
         assert sent[c] <= frames * OVERHEAD_BYTES
+
+
+def test_no_checkpoint_of_fine_tuning_sends_the_frozen_weights_again(
+    cluster: ThrowawayCluster, fine_tuning: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They went out once, at the start; what comes back for checkpoints and the result is the head and its optimizer."""
+    job = load_job(fine_tuning.parent, fine_tuning.name)
+    layers = layers_of(job)
+    frozen = {layer.index for layer in layers if layer.parameters and not layer.trainable_param_bytes}
+    assert frozen
+    answers: list[tuple[int, int]] = []
+
+    def recorded(channel: grpc.Channel, method: str, request: data_pb2.FetchLayerRequest, **more: Any) -> bytearray:
+        blob = fetch_blob(channel, method, request, **more)
+        answers.append((request.layer, len(blob)))
+        return blob
+
+    monkeypatch.setattr(gather, "fetch_blob", recorded)
+    result = train_on(
+        cluster,
+        fine_tuning,
+        plan=backbone_on_two_head_on_one(cluster, job),
+        output=fine_tuning.with_name("out"),
+        epochs=3,
+        checkpoint_every=10,
+    )
+    times = len(answers) // len(layers)
+    assert times >= 3, "several checkpoints were made"
+    assert {index for index, _ in answers} == set(range(len(layers)))
+    for index, size in answers:
+        if index in frozen:
+            assert size < OVERHEAD_BYTES < layers[index].param_bytes
+        else:
+            assert size >= layers[index].trainable_param_bytes
+    before = load_file(fine_tuning.with_name("backbone.safetensors"))
+    for name, tensor in load_file(result.folder / "model.safetensors").items():
+        assert torch.equal(before[name], tensor) == name.startswith(FROZEN), name
