@@ -39,7 +39,9 @@ class SampleItems:
             dataset, length = self._opened_now()
             if index >= length:
                 raise EdgeswarmError(
-                    ErrorCode.DATA_FAILED, f"Item {index} was asked for, and the {self._called} has {length}."
+                    ErrorCode.DATA_FAILED,
+                    f"Item {index} was asked for, and the {self._called} has {length}.",
+                    "Let the length of the data set stay what it is while a training runs.",
                 )
             try:
                 return dataset[index]

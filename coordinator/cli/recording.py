@@ -113,6 +113,6 @@ def recorded(recording: Recording) -> Iterator[None]:
         recording.end(EdgeswarmError(ErrorCode.INTERRUPTED, "Interrupted."))
         raise
     except BaseException as error:
-        recording.end(EdgeswarmError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
+        recording.end(EdgeswarmError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}", "Report it with the log."))
         raise
     recording.end(None)

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from edgeswarm.plan import Plan
-from edgeswarm.snapshot import LayerState
+from edgeswarm.snapshot import LayerState, layer_file_name, unpack_layer
 from edgeswarm_coordinator import gather
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 
@@ -144,15 +144,22 @@ def test_replicas_hold_the_same_bits(
     seen: dict[str, dict[int, LayerState]] = {}
     one_of_each = gather.stage_fetchers
 
-    def all_of_each(plan: Plan, **more: Any) -> dict[str, Callable[[], dict[int, LayerState]]]:
+    def all_of_each(plan: Plan, *, folder: Path, **more: Any) -> dict[str, Callable[[], int]]:
         for replica in plan.devices:
             stages = tuple(
                 dataclasses.replace(stage, shares={replica: 1}) for stage in plan.stages if replica in stage.shares
             )
             only = Plan.__new__(Plan)
             object.__setattr__(only, "stages", stages)
-            seen[replica] = next(iter(one_of_each(only, **more).values()))()
-        return one_of_each(plan, **more)
+            own = tmp_path / replica
+            own.mkdir()
+            next(iter(one_of_each(only, folder=own, **more).values()))()
+            layers = plan.stages[plan.stage_of(replica)]
+            seen[replica] = {
+                layer: unpack_layer((own / layer_file_name(layer)).read_bytes())
+                for layer in range(layers.first_layer, layers.end_layer)
+            }
+        return one_of_each(plan, folder=folder, **more)
 
     monkeypatch.setattr(gather, "stage_fetchers", all_of_each)
     job = small_job.CNN_WITH_BATCH_NORM

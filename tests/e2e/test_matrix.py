@@ -90,7 +90,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Zoo
         untrained = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
         loaded = preparation.load(path)
         folder = tmp_path_factory.mktemp("layers")
-        graph = preparation.prepare(loaded, preparation.open_dataset(loaded), snapshot_folder=folder).layer_graph
+        graph = preparation.prepare(loaded, preparation.open_data(loaded), snapshot_folder=folder).layer_graph
         return Example(path, job, graph, untrained)
 
     with pytest.MonkeyPatch.context() as patch:
