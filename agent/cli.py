@@ -1,4 +1,4 @@
-"""`edgeswarm-agent`: run, join, doctor."""
+"""`edgeswarm-agent`: run, join, doctor. Nothing heavy is imported before a command needs it: help and completion are quick."""
 
 from __future__ import annotations
 
@@ -10,22 +10,18 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 import edgeswarm
+from edgeswarm.cli_completion import completion_command
 from edgeswarm.cli_errors import ErrorReportingGroup, debug_option, json_option
 from edgeswarm.config import HOME_VARIABLE, AgentSettings, Folders, host_and_port, load_agent_settings
 from edgeswarm.errors import EdgeswarmError, ErrorCode, ExitCode
-from edgeswarm.security.identity import FILE_NAME as IDENTITY_FILE
-from edgeswarm.security.join import DEFAULT_JOIN_PORT
-from edgeswarm.security.join import join as join_cluster
-from edgeswarm.security.node_id import forget_node_id, load_or_create_node_id
-from edgeswarm.security.token import Token
 
-from .daemon import Daemon
-from .doctor import Finding, examine
+if TYPE_CHECKING:
+    from .doctor import Finding
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _LEAVE_SECONDS = 1.9
@@ -112,6 +108,10 @@ def run(as_json: bool, **flags: Any) -> None:
       edgeswarm-agent run --port 7700 --interface eth0
     """
     stop = _StopSignal()
+    from edgeswarm.security.node_id import load_or_create_node_id
+
+    from .daemon import Daemon
+
     folders = Folders.find()
     settings = _settings(folders, flags)
     load_or_create_node_id(folders.agent_dir, name=settings.name)
@@ -150,6 +150,12 @@ def join(host: str, token: str, name: str | None, as_json: bool) -> None:
     Example:
       edgeswarm-agent join 192.168.1.5 ES1...
     """
+    from edgeswarm.security.identity import FILE_NAME as IDENTITY_FILE
+    from edgeswarm.security.join import DEFAULT_JOIN_PORT
+    from edgeswarm.security.join import join as join_cluster
+    from edgeswarm.security.node_id import forget_node_id, load_or_create_node_id
+    from edgeswarm.security.token import Token
+
     folders = Folders.find()
     settings = load_agent_settings(flags={"name": name} if name else {}, file=folders.settings_file)
     parsed = Token.parse(token)
@@ -190,6 +196,8 @@ def doctor(context: click.Context, /, as_json: bool, **flags: Any) -> None:
     """
     folders = Folders.find()
     settings = _settings(folders, flags)
+    from .doctor import examine
+
     findings: list[Finding] = []
     for finding in examine(settings, folders):
         findings.append(finding)
@@ -201,6 +209,9 @@ def doctor(context: click.Context, /, as_json: bool, **flags: Any) -> None:
     if as_json:
         click.echo(json.dumps({"ok": not problems, "checks": [finding.to_json() for finding in findings]}))
     context.exit(int(ExitCode.ERROR if problems else ExitCode.DONE))
+
+
+cli.add_command(completion_command("edgeswarm-agent"))
 
 
 class _StopSignal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -93,12 +93,21 @@ class AgentLink:
             return False
         return True
 
-    def put_bundle(self, job: agent_pb2.JobReference, *, sha256: str, archive: bytes, timeout_seconds: float) -> None:
-        """Send the user's files."""
+    def put_bundle(
+        self,
+        job: agent_pb2.JobReference,
+        *,
+        sha256: str,
+        archive: bytes,
+        timeout_seconds: float,
+        sent: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """Send the user's files. sent: told how many bytes have left, each time that the next part is asked for."""
 
         def parts() -> Iterator[agent_pb2.BundlePart]:
             yield agent_pb2.BundlePart(job=job, sha256=sha256, data=archive[:_BUNDLE_PART_BYTES])
             for start in range(_BUNDLE_PART_BYTES, len(archive), _BUNDLE_PART_BYTES):
+                sent(start)
                 yield agent_pb2.BundlePart(data=archive[start : start + _BUNDLE_PART_BYTES])
 
         self.call("PutBundle", parts(), timeout_seconds=timeout_seconds, doing="send the job's files")

@@ -36,6 +36,7 @@ from .events import (
     Listener,
     ModelReady,
     PlanMade,
+    TransferProgress,
 )
 from .job_state import INTERRUPTED_MESSAGE
 from .measuring import Measuring
@@ -110,7 +111,11 @@ class Command:
                 from . import preparation
 
                 return preparation.load(
-                    options.job_path, epochs=options.epochs, batch_size=options.batch_size, seed=options.seed
+                    options.job_path,
+                    epochs=options.epochs,
+                    batch_size=options.batch_size,
+                    seed=options.seed,
+                    wire_dtype=options.wire_dtype,
                 )
 
         loading = self.supervision.spawn(load, name="load job")
@@ -172,6 +177,7 @@ class Command:
                         self.reference(epoch=0),
                         sha256=bundle.sha256,
                         archive=bundle.archive,
+                        sent=partial(self._bundle_sent, link.node_id, len(bundle.archive)),
                         timeout_seconds=BUNDLE_SECONDS,
                     )
 
@@ -179,6 +185,9 @@ class Command:
             node_id: self.supervision.spawn(partial(send, link), name=f"send job files to {node_id}", device=node_id)
             for node_id, link in links.items()
         }
+
+    def _bundle_sent(self, device: str, total_bytes: int, done_bytes: int) -> None:
+        self.progress.tell(TransferProgress("job files", device, done_bytes, total_bytes))
 
     def places(self, links: Mapping[str, AgentLink]) -> dict[str, Place]:
         """Where the devices are, and where we are as they see it."""

@@ -26,7 +26,7 @@ from .command import Command, running_command
 from .data_service import DataServiceReady
 from .deployment import Deployment
 from .device import Device
-from .events import GATHER, WRITE_RESULT, Listener, PlanMade, TrainingDone, ignore
+from .events import GATHER, WRITE_RESULT, JobBegins, Listener, PlanMade, TrainingDone, ignore
 from .job_run import JobRun
 from .job_state import Phase
 from .metrics import metrics_document
@@ -90,6 +90,7 @@ def train(
     check_output_can_be_made(options.result_folder)
     by_hand = read_plan(options.plan_path) if options.plan_path is not None else None
     with running_command(options.job_name, folders=folders, listener=listener, cancel=cancel) as command:
+        command.progress.tell(JobBegins(command.job_id))
         return _train(command, options, by_hand)
 
 

@@ -2,9 +2,11 @@
 
 A training, seen from here (steps overlap, so a `StepDone` doesn't always follow its own `StepStarted`):
 
-    StepStarted/StepDone ...  DevicesFound  ModelReady  ProfileProgress ...  PlanMade  RoundDone RoundDone ...  TrainingDone
+    JobBegins  StepStarted/StepDone ...  DevicesFound  ModelReady  ProfileProgress ...  PlanMade
+               RoundDone RoundDone ...  TrainingDone
     After rounds that end an epoch: EvaluationDone, CheckpointWritten.
-    Warning may come at any time. A failure is no event: it is the EdgeswarmError that `train` raises.
+    While a step runs, what it is at: TransferProgress, WorkerDoes. Warning may come at any time.
+    A failure is no event: it is the EdgeswarmError that `train` raises.
 """
 
 from __future__ import annotations
@@ -35,6 +37,13 @@ TRAIN = "train"
 READ_CHECKPOINT = "read checkpoint"
 GATHER = "gather layers"
 WRITE_RESULT = "write result"
+
+
+@dataclass(frozen=True)
+class JobBegins:
+    """The first event of a training: the id that its devices know it by."""
+
+    job_id: str
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,24 @@ class ProfileProgress:
     done: int
     total: int
     detail: str = ""
+
+
+@dataclass(frozen=True)
+class TransferProgress:
+    """`done_bytes` of `total_bytes` are on their way to a device. what: "job files"."""
+
+    what: str
+    device: str
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class WorkerDoes:
+    """What a device's worker says that it does while it gets ready; told when it changes."""
+
+    device: str
+    action: str
 
 
 @dataclass(frozen=True)
@@ -219,12 +246,15 @@ class TrainingDone:
 
 
 Event = (
-    StepStarted
+    JobBegins
+    | StepStarted
     | StepDone
     | Warning
     | DevicesFound
     | ModelReady
     | ProfileProgress
+    | TransferProgress
+    | WorkerDoes
     | PlanMade
     | RoundDone
     | EvaluationDone

@@ -15,7 +15,7 @@ from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
 from .deployment import Deployment
-from .events import PREPARE_WORKERS, START_WORKERS, TRAIN, RoundDone
+from .events import PREPARE_WORKERS, START_WORKERS, TRAIN, RoundDone, WorkerDoes
 from .job_state import Phase
 from .progress import Progress
 from .rounds import RoundCollector
@@ -84,9 +84,11 @@ class JobRun:
         with self._progress.step(PREPARE_WORKERS, f"on {', '.join(self._plan.devices)}"):
             self._supervision.begin(Phase.PREPARING, epoch=deployment.job.epoch)
             requests = deployment.requests()
+            self._supervision.on_action = lambda device, action: self._progress.tell(WorkerDoes(device, action))
             self.prepared = self._call_each(
                 "Prepare", requests, timeout_seconds=PREPARE_SECONDS, doing="prepare its worker"
             )
+            self._supervision.on_action = lambda device, action: None
         return deployment
 
     def run(self, job: agent_pb2.JobReference) -> None:

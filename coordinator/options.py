@@ -27,7 +27,7 @@ class TrainOptions:
 
     output: folder of the result, `edgeswarm-out-<job name>` in the current folder by default (the job's name is its file's stem).
     plan_path: an `edgeswarm-plan/1` file to follow; then nothing is measured and `planner` isn't asked.
-    micro_batch: fixed, or None to let the planner choose. epochs, batch_size, seed: over the job's own.
+    micro_batch: fixed, or None to let the planner choose. epochs, batch_size, seed, wire_dtype: over the job's own.
     fresh_profiles: measure again what is cached. listen_address: the host on which the data service listens.
     resume: go on with the unfinished training in `unfinished_folder`. checkpoint_every: rounds from one checkpoint to the
     next; None lets the training's own pace decide. tensorboard: folder for its event files.
@@ -41,6 +41,7 @@ class TrainOptions:
     epochs: int | None = None
     batch_size: int | None = None
     seed: int | None = None
+    wire_dtype: str | None = None
     fresh_profiles: bool = False
     listen_address: str = "0.0.0.0"
     resume: bool = False

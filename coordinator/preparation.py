@@ -57,8 +57,15 @@ class PreparedModel:
         return sum(spec.bytes for spec in self.layer_graph.tensors.values() if spec.kind == "parameter")
 
 
-def load(path: Path, *, epochs: int | None = None, batch_size: int | None = None, seed: int | None = None) -> LoadedJob:
-    """Run the user's file. epochs, batch_size, seed: over the job's own where given.
+def load(
+    path: Path,
+    *,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    wire_dtype: str | None = None,
+) -> LoadedJob:
+    """Run the user's file. epochs, batch_size, seed, wire_dtype: over the job's own where given.
 
     Raises EdgeswarmError: JOB_FILE, MODULE_MISSING, JOB_INVALID.
     """
@@ -70,6 +77,7 @@ def load(path: Path, *, epochs: int | None = None, batch_size: int | None = None
             epochs=job.epochs if epochs is None else epochs,
             batch_size=job.batch_size if batch_size is None else batch_size,
             seed=job.seed if seed is None else seed,
+            wire_dtype=job.wire_dtype if wire_dtype is None else wire_dtype,
         )
     except ValueError as error:
         raise EdgeswarmError(ErrorCode.JOB_INVALID, f"{error}.", "Correct the value on the command line.") from error

@@ -57,6 +57,8 @@ class _Arrival:
 class Supervision:
     """cancel: set by whoever wants the job to stop. on_round: called with each round report, in the waiting thread.
 
+    on_action: called likewise with a device and what its worker has begun to do, as it says itself.
+
     own_check: looked at now and then; returns an error of this machine's own helpers (the data service), or None.
     """
 
@@ -67,6 +69,7 @@ class Supervision:
         on_round: Callable[[str, agent_pb2.RoundReport], None] = lambda device, report: None,
     ) -> None:
         self.on_round = on_round
+        self.on_action: Callable[[str, str], None] = lambda device, action: None
         self.own_check: Callable[[], EdgeswarmError | None] = lambda: None
         self._cancel = cancel
         self._state = JobState()
@@ -74,6 +77,7 @@ class Supervision:
         self._links: dict[str, AgentLink] = {}
         self._calls: dict[str, Any] = {}
         self._tensor_ports: dict[str, int] = {}
+        self._actions: dict[str, str] = {}
         self._freed: set[str] = set()
         self._tasks: list[Task[Any]] = []
 
@@ -188,7 +192,11 @@ class Supervision:
         self._apply(Heard(device))
         kind = event.WhichOneof("event")
         if kind == "heartbeat" and event.heartbeat.worker.tensor_port:
-            self._tensor_ports[device] = event.heartbeat.worker.tensor_port
+            worker = event.heartbeat.worker
+            self._tensor_ports[device] = worker.tensor_port
+            if worker.action != self._actions.get(device):
+                self._actions[device] = worker.action
+                self.on_action(device, worker.action)
         elif kind == "round":
             self.on_round(device, event.round)
         elif kind == "rounds_done":

@@ -48,6 +48,7 @@ class ErrorCode(enum.Enum):
     CHECKPOINT = ("checkpoint", ExitCode.ERROR)
     WEIGHTS = ("weights", ExitCode.ERROR)
     NO_SUCH_JOB = ("no-such-job", ExitCode.NOTHING_FOUND)
+    JOB_ENDED = ("job-ended", ExitCode.ERROR)
     MISSING_EXTRA = ("missing-extra", ExitCode.ERROR)
     INTERRUPTED = ("interrupted", ExitCode.INTERRUPTED)
     INTERNAL = ("internal", ExitCode.ERROR)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from edgeswarm import __version__
+from edgeswarm.cli_completion import completion_command
 from edgeswarm.cli_errors import ErrorReportingGroup, debug_option
 from edgeswarm.errors import ExitCode
 
 from .demo_command import demo
 from .devices_command import devices
 from .init_command import init
+from .logs_command import logs
+from .options import log_folder
 from .plan_command import plan
+from .status_command import status
+from .stop_command import stop
 from .token_command import token
 from .train_command import train
 
-COMMANDS: tuple[click.Command, ...] = (init, token, devices, plan, train, demo)
+completion = completion_command("edgeswarm", more=", the ids of your trainings")
+COMMANDS: tuple[click.Command, ...] = (init, token, devices, plan, train, status, logs, stop, demo, completion)
 
 EXIT_CODE_MEANINGS = {
     ExitCode.DONE: "done",
@@ -36,18 +40,12 @@ class _InOrder(ErrorReportingGroup):
         return list(self.commands)
 
 
-def _log_folder() -> Path:
-    from edgeswarm.config import Folders
-
-    return Folders.find().state_dir / "logs"
-
-
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in EXIT_CODE_MEANINGS.items())
 
 
 @click.group(
     cls=_InOrder,
-    log_folder=_log_folder,
+    log_folder=log_folder,
     commands={command.name or "": command for command in COMMANDS},
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -73,6 +71,7 @@ def edgeswarm() -> None:
       edgeswarm devices                    who is there
       edgeswarm plan job.py                who would compute what
       edgeswarm train job.py               train
+      edgeswarm status                     how trainings are doing, from any terminal
 
     Data goes to standard output, progress to standard error; --json prints one document. `edgeswarm COMMAND --help`
     has examples.

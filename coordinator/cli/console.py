@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
@@ -18,20 +19,63 @@ _WIDTH_WITHOUT_TERMINAL = 160  # a table in a file or a pipe isn't cut to 80 col
 
 def data_console() -> Console:
     """For what the command was asked for."""
-    return _console(stderr=False, terminal=sys.stdout.isatty())
+    return _console(sys.stdout, terminal=sys.stdout.isatty())
 
 
 def progress_console() -> Console:
     """For progress, hints and warnings."""
-    return _console(stderr=True, terminal=sys.stderr.isatty())
+    return _console(cast(TextIO, _Lossy(sys.stderr, errno.EIO)), terminal=sys.stderr.isatty())
 
 
-def _console(*, stderr: bool, terminal: bool) -> Console:
+def file_console(file: IO[str]) -> Console:
+    """For a file that a person reads later: no colours, whatever the environment says. A full disk is no error."""
     from rich.console import Console
 
     return Console(
-        stderr=stderr, width=None if terminal else _WIDTH_WITHOUT_TERMINAL, highlight=False, markup=False, emoji=False
+        file=cast(TextIO, _Lossy(file)),
+        width=_WIDTH_WITHOUT_TERMINAL,
+        color_system=None,
+        force_terminal=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
     )
+
+
+def _console(file: TextIO, *, terminal: bool) -> Console:
+    from rich.console import Console
+
+    return Console(
+        file=file, width=None if terminal else _WIDTH_WITHOUT_TERMINAL, highlight=False, markup=False, emoji=False
+    )
+
+
+class _Lossy:
+    """A text stream that may fail: what it doesn't take is lost, and the work of which it tells goes on.
+
+    numbers: of the errors that are meant; all where there are none. A terminal that went away gives EIO.
+    """
+
+    def __init__(self, stream: IO[str], *numbers: int) -> None:
+        self._stream = stream
+        self._numbers = numbers
+
+    def write(self, text: str) -> int:
+        self._forgive(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._forgive(self._stream.flush)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _forgive(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except OSError as error:
+            if self._numbers and error.errno not in self._numbers:
+                raise
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..planner.units import readable_bytes
+from .narrow import table_or_lines
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from ..device import Device
-
-_WIDEST = 10_000  # columns: the table as wide as it wants to be
 
 
 def device_table(devices: Sequence[Device]) -> Table:
@@ -41,17 +40,19 @@ def device_table(devices: Sequence[Device]) -> Table:
     return table
 
 
-def print_devices(console: Console, devices: Sequence[Device]) -> None:
+def devices_view(console: Console, devices: Sequence[Device]) -> RenderableType:
     """The table; a few lines for each device where it would be cut."""
-    table = device_table(devices)
-    if console.measure(table, options=console.options.update(width=_WIDEST)).maximum <= console.width:
-        console.print(table)
-        return
+    lines = []
     for device in devices:
-        console.print(device.node_id, soft_wrap=True)
-        console.print(f"    {device.address}, {state_of(device)}", soft_wrap=True)
-        console.print(f"    {device.board}, {_accelerator_of(device)}, {device.cpu_cores:g} cores", soft_wrap=True)
-        console.print(f"    {_memory_of(device)} for training, torch {device.torch_version}", soft_wrap=True)
+        lines.append(device.node_id)
+        lines.append(f"    {device.address}, {state_of(device)}")
+        lines.append(f"    {device.board}, {_accelerator_of(device)}, {device.cpu_cores:g} cores")
+        lines.append(f"    {_memory_of(device)} for training, torch {device.torch_version}")
+    return table_or_lines(console, device_table(devices), lines)
+
+
+def print_devices(console: Console, devices: Sequence[Device]) -> None:
+    console.print(devices_view(console, devices), soft_wrap=True)
 
 
 def _memory_of(device: Device) -> str:

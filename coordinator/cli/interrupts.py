@@ -3,7 +3,8 @@
     first     sets the event that the work looks at; it stops and frees the devices
     second    leaves at once; the devices free themselves when they notice
 
-SIGTERM and SIGHUP (a terminal that is closed) count as the first.
+SIGTERM and SIGHUP (a terminal that is closed) count as the first; a training goes on without its terminal. Where SIGHUP
+is ignored from the beginning (nohup), it stays so.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from edgeswarm.errors import ExitCode
@@ -25,23 +26,34 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def cancelled_by_signals(what_is_cleaned_up: str = "the devices are being freed") -> Iterator[threading.Event]:
-    """The event that the first signal sets, for as long as the block runs. Off the main thread no signal is caught."""
+def cancelled_by_signals(
+    what_is_cleaned_up: str = "the devices are being freed", *, hang_up: Callable[[], None] | None = None
+) -> Iterator[threading.Event]:
+    """The event that the first signal sets, for as long as the block runs. Off the main thread no signal is caught.
+
+    hang_up: called instead when the terminal goes away, within a signal handler: it may take no lock that others hold.
+    """
     cancel = threading.Event()
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and hang_up is not None:
+            hang_up()
+            return
         if cancel.is_set():
             if sys.stderr.isatty():
                 os.write(sys.stderr.fileno(), _SHOW_CURSOR)
             # Nothing may hold this up: no clean-up handler, no thread that is waited for.
             os._exit(ExitCode.INTERRUPTED)
         cancel.set()
-        hint(f"\nstopping: {what_is_cleaned_up} (Ctrl-C again leaves at once)")
+        again = " (Ctrl-C again leaves at once)" if sys.stderr.isatty() else ""
+        hint(f"\nstopping: {what_is_cleaned_up}{again}")
 
     if threading.current_thread() is not threading.main_thread():
         yield cancel
         return
-    earlier = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    caught = [number for number in _SIGNALS if not (nohup and number == signal.SIGHUP)]
+    earlier = {number: signal.signal(number, on_signal) for number in caught}
     try:
         yield cancel
     finally:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from edgeswarm.config import OperatorSettings
 
     from ..options import DiscoveryOptions
+    from ..run_store import RunStore
 
 # The names in the planner's registry; written down here since importing that takes numpy. A test compares them.
 PLANNERS = ("asteroid", "data-parallel", "pipeline", "single")
@@ -124,6 +125,33 @@ def job_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def run_store() -> RunStore:
+    """This user's trainings."""
+    from edgeswarm.config import Folders
+
+    from ..run_store import RunStore
+
+    return RunStore.of(Folders.find())
+
+
+def complete_job_ids(*, running_only: bool) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """For a shell that completes JOB: ids, those of trainings that run where only they count."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+        store = run_store()
+        runs = store.running() if running_only else store.all()
+        return [run.record.job_id for run in runs if run.record.job_id.startswith(incomplete)]
+
+    return complete
+
+
+def log_folder() -> Path:
+    """Where the details of errors go."""
+    from edgeswarm.config import Folders
+
+    return Folders.find().state_dir / "logs"
 
 
 def operator_settings(flags: dict[str, object] | None = None) -> OperatorSettings:

@@ -1,13 +1,18 @@
-"""Progress of a training on standard error: one live line on a terminal, a plain line every few seconds elsewhere."""
+"""Progress of a training: one live line on a terminal, a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..events import (
+    MEASURE_LINKS,
+    PREPARE_WORKERS,
+    PROFILE_LAYERS,
+    SEND_BUNDLE,
+    CheckpointWritten,
     DevicesFound,
     EvaluationDone,
     Event,
@@ -18,16 +23,18 @@ from ..events import (
     StepDone,
     StepStarted,
     TrainingDone,
+    TransferProgress,
     Warning,
+    WorkerDoes,
 )
 from ..planner.units import readable_bytes, readable_seconds
+from .live_line import LiveText, RunningSteps, clock_time
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
 PLAIN_LINE_EVERY_SECONDS = 5.0
-_SPINNER_WIDTH = 3
 
 
 def round_line(event: RoundDone) -> str:
@@ -38,7 +45,7 @@ def round_line(event: RoundDone) -> str:
         f"{event.samples_per_second:.0f} samples/s",
     ]
     if event.seconds_left is not None:
-        parts.append(f"{_clock(event.seconds_left)} left")
+        parts.append(f"{clock_time(event.seconds_left)} left")
     parts.append(f"use {' '.join(f'{100 * use:.0f}' for use in event.stage_use)} %")
     return " | ".join(parts)
 
@@ -50,10 +57,19 @@ def evaluation_line(event: EvaluationDone) -> str:
     return " | ".join([*parts, "best so far"] if event.best else parts)
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+def epochs_line(metrics: Mapping[str, Any]) -> str | None:
+    """How fast the first epoch was, and how fast the later ones, for which the devices have the samples already.
+
+    metrics: the document of metrics.json. None where there was one epoch.
+    """
+    totals = metrics.get("totals", {})
+    first, later = totals.get("first_epoch"), totals.get("later_epochs")
+    if not first or not later:
+        return None
+    return (
+        f"first epoch {first['samples_per_second']:.0f} samples/s, "
+        f"later ones {later['samples_per_second']:.0f} samples/s"
+    )
 
 
 class Progress:
@@ -74,11 +90,12 @@ class Progress:
         self._clock = clock
         self._status: Status | None = None
         self._last_plain_line = float("-inf")
-        self._running: list[str] = []
+        self._running = RunningSteps(clock)
+        self._round = ""  # the newest one's line; as long as there is one, it is what the live line shows
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
-            self._status = self._console.status("starting")
+            self._status = self._console.status(LiveText(self._live_text))
             self._status.start()
         return self
 
@@ -92,55 +109,73 @@ class Progress:
     def __call__(self, event: Event) -> None:
         """Show one event."""
         if isinstance(event, StepStarted):
-            self._running.append(event.step)
-            self._live(", ".join(self._running))
+            self._running.begin(event.step)
         elif isinstance(event, StepDone):
-            if event.step in self._running:  # the steps overlap: the line names those that still run
-                self._running.remove(event.step)
-                self._live(", ".join(self._running))
-            self._line(f"  {event.step:<20} {readable_seconds(event.seconds):>10}  {event.detail}".rstrip())
+            self._running.end(event.step)
+            self._round = ""
+            self.line(f"  {event.step:<20} {readable_seconds(event.seconds):>10}  {event.detail}".rstrip())
         elif isinstance(event, Warning):
-            self._line(f"warning: {event.message}")
+            self.line(f"warning: {event.message}")
         elif isinstance(event, DevicesFound):
             names = ", ".join(device.node_id for device in event.devices)
             count = len(event.devices)
-            self._line(f"  {count} device{'' if count == 1 else 's'} ({_FOUND_BY[event.how]}): {names}")
+            self.line(f"  {count} device{'' if count == 1 else 's'} ({_FOUND_BY[event.how]}): {names}")
         elif isinstance(event, ModelReady):
             size = readable_bytes(event.parameter_bytes)
-            self._line(f"  model: {len(event.layer_names)} layers, {size} of parameters, {event.dtype}")
+            self.line(f"  model: {len(event.layer_names)} layers, {size} of parameters, {event.dtype}")
         elif isinstance(event, ProfileProgress):
-            self._now_and_then(f"measuring {event.done}/{event.total} {event.detail}".rstrip())
+            self._measured(event)
+        elif isinstance(event, TransferProgress):
+            self._running.count_bytes(SEND_BUNDLE, event.device, event.done_bytes, event.total_bytes)
+            self._now_and_then(self._running.text())
+        elif isinstance(event, WorkerDoes):
+            self._running.note(PREPARE_WORKERS, event.device, event.action)
         elif isinstance(event, PlanMade):
             if self._show_plan is not None:
                 self._show_plan(event)
         elif isinstance(event, RoundDone):
-            self._now_and_then(round_line(event), last=event.round + 1 == event.rounds)
+            self._round = round_line(event)
+            self._now_and_then(self._round, last=event.round + 1 == event.rounds)
         elif isinstance(event, EvaluationDone):
-            self._line(f"  {evaluation_line(event)}")
+            self.line(f"  {evaluation_line(event)}")
+        elif isinstance(event, CheckpointWritten):
+            size, seconds = readable_bytes(event.bytes), readable_seconds(event.seconds)
+            self.line(f"  checkpoint after round {event.round}: {size} in {seconds}")
         elif isinstance(event, TrainingDone):
             self._training_done(event)
 
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, soft_wrap=True)
+
+    def _measured(self, event: ProfileProgress) -> None:
+        """Layers or links, whichever is being measured; never both."""
+        left = None
+        for step in (PROFILE_LAYERS, MEASURE_LINKS):
+            left = self._running.count(step, event.done, event.total) or left
+        text = f"measuring {event.done}/{event.total} {event.detail}".rstrip()
+        self._now_and_then(text if left is None else f"{text}, {clock_time(left)} left")
+
     def _training_done(self, event: TrainingDone) -> None:
-        self._line(
+        self.line(
             f"  {event.rounds} rounds in {readable_seconds(event.rounds_seconds)}, last loss {event.loss:.4f}; "
             f"{readable_seconds(event.seconds)} in all"
         )
+        if event.stopped_early:
+            self.line("  stopped early: the evaluations got no better")
+        if event.best is not None:
+            metrics = ", ".join(f"{name} {value:.4f}" for name, value in event.best.metrics.items())
+            self.line(f"  best evaluation: epoch {event.best.epoch + 1}, {metrics}")
 
-    def _line(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True)
-
-    def _live(self, text: str) -> None:
-        if self._status is not None:
-            # The spinner would wrap a long text, and a live line of two lines flickers.
-            self._status.update(text[: self._console.width - _SPINNER_WIDTH])
+    def _live_text(self) -> str:
+        return self._round or self._running.text() or "starting"
 
     def _now_and_then(self, text: str, *, last: bool = False) -> None:
-        """On a terminal the live line; elsewhere a line of its own, when the one before is old enough."""
-        self._live(text)
+        """Where nothing is alive, a line of its own, when the one before is old enough."""
         now = self._clock()
         if self._status is None and (last or now - self._last_plain_line >= PLAIN_LINE_EVERY_SECONDS):
             self._last_plain_line = now
-            self._line(f"  {text}")
+            self.line(f"  {text}")
 
 
 _FOUND_BY = {"mdns": "found by mDNS", "addresses": "by address", "remembered": "at their last known addresses"}

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeswarm.cli_errors import json_option
+from edgeswarm.cli_errors import json_option, report
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm.job import WIRE_DTYPES
 
-from .console import data_console, print_json, prints_to_standard_error, progress_console
+from .console import data_console, print_json, prints_to_standard_error
 from .interrupts import cancelled_by_signals
-from .options import EXISTING_FILE, FindArguments, find_options, job_options, operator_settings
+from .options import EXISTING_FILE, FindArguments, find_options, job_options, log_folder, operator_settings
 
 if TYPE_CHECKING:
+    from ..controller import TrainResult
     from ..events import Event
+    from ..options import TrainOptions
+    from .detaching import Announcement
+    from .parts import PartsOfRounds
 
 
 @click.command()
@@ -29,11 +35,36 @@ if TYPE_CHECKING:
     "--epochs", type=click.IntRange(min=1), metavar="NUMBER", help="Passes over the data set, in place of the job's."
 )
 @click.option(
+    "--resume", is_flag=True, help="Go on from the last checkpoint of a training of this job that did not end."
+)
+@click.option(
+    "--checkpoint-every",
+    type=click.IntRange(min=1),
+    metavar="ROUNDS",
+    help="Write a checkpoint after so many rounds.  [default: as often as costs at most 2 % of the time]",
+)
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Come back when the first round is done; the training goes on in the background.",
+)
+@click.option(
     "--plan",
     "plan_path",
     type=EXISTING_FILE,
     metavar="FILE",
     help="Follow this edgeswarm-plan/1 file; nothing is measured then.",
+)
+@click.option(
+    "--wire-dtype",
+    type=click.Choice(WIRE_DTYPES),
+    help="How activations and gradients travel, in place of the job's; a 16-bit one halves them.",
+)
+@click.option(
+    "--tensorboard",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write TensorBoard's event files there, too.",
 )
 @click.option("--parts", is_flag=True, help="Print where each worker's round time went.")
 @job_options
@@ -44,7 +75,12 @@ def train(
     job: Path,
     output: Path | None,
     epochs: int | None,
+    resume: bool,
+    checkpoint_every: int | None,
+    detach: bool,
     plan_path: Path | None,
+    wire_dtype: str | None,
+    tensorboard: Path | None,
     parts: bool,
     planner: str,
     micro_batch: int | None,
@@ -57,21 +93,26 @@ def train(
     """Train the job over your devices and write the result.
 
     The result is a folder with model.safetensors (plain PyTorch loads it), the optimizer's state, metrics.json and
-    plan.json. It is written at the end, whole; a training that fails or is stopped with Ctrl-C leaves none, and
-    frees the devices.
+    plan.json. It is written at the end, whole. Until then checkpoints lie beside it, in a folder whose name ends in
+    .unfinished: a training that fails, or that you stop with Ctrl-C, frees the devices, and --resume goes on from there.
+
+    A training whose terminal is closed goes on. `edgeswarm status`, `edgeswarm logs` and `edgeswarm stop` find it again,
+    as they find one that was started with --detach.
 
     \b
     Examples:
       edgeswarm train job.py
       edgeswarm train job.py --epochs 20 --output runs/first
-      edgeswarm train job.py --plan plan.json --parts
+      edgeswarm train job.py --detach                       leave it in the background
+      edgeswarm train job.py --resume                       go on after a failure
+      edgeswarm train job.py --checkpoint-every 100         lose no more than 100 rounds
+      edgeswarm train job.py --plan plan.json --parts       see where the time goes
+      edgeswarm train job.py --wire-dtype bfloat16          on a slow network
+      edgeswarm train job.py --tensorboard runs/logs
+      edgeswarm train job.py --batch-size 64 --seed 1       try other settings
       edgeswarm train job.py --device nano-1 --device nano-2
     """
-    from ..controller import train as run
     from ..options import TrainOptions
-    from .parts import PartsOfRounds, parts_table
-    from .plan_view import show_plan_made
-    from .progress import Progress
 
     settings = operator_settings()
     options = TrainOptions(
@@ -83,27 +124,79 @@ def train(
         epochs=epochs,
         batch_size=batch_size,
         seed=seed,
+        wire_dtype=wire_dtype,
         fresh_profiles=fresh_profiles,
         listen_address=settings.listen_address,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        tensorboard=tensorboard,
         discovery=FindArguments(**found).with_settings(settings),
     )
-    console = progress_console()
+    announcement = None
+    if detach:
+        from .detaching import go_to_background
+
+        announcement = go_to_background(as_json=as_json)
+    from .parts import PartsOfRounds, parts_table
+
     parts_of_rounds = PartsOfRounds()
-    with (
-        cancelled_by_signals() as cancel,
-        Progress(console, show_plan=lambda event: show_plan_made(console, event)) as progress,
-        prints_to_standard_error(),
-    ):
-
-        def listen(event: Event) -> None:
-            progress(event)
-            parts_of_rounds(event)
-
-        result = run(options, listener=listen, cancel=cancel)
-    if as_json:
+    result, attached = _train(options, parts_of_rounds, announcement)
+    if as_json and attached:
         document = {"folder": str(result.folder), "plan": result.plan.to_json(), "metrics": dict(result.metrics)}
         print_json({**document, "parts": parts_of_rounds.to_json()} if parts else document)
         return
     if parts:
         data_console().print(parts_table(parts_of_rounds.means()))
     click.echo(str(result.folder))
+
+
+def _train(options: TrainOptions, parts: PartsOfRounds, announcement: Announcement | None) -> tuple[TrainResult, bool]:
+    """The result, and whether the process still has the terminal (or files) that it began with.
+
+    announcement: of a training that goes to the background after its first round.
+    """
+    from edgeswarm.config import Folders
+
+    from ..controller import train as run
+    from ..events import RoundDone
+    from ..run_store import LOG_FILE, RunStore
+    from .progress import epochs_line
+    from .recording import Recording, recorded
+    from .training_output import TrainingOutput
+
+    output = TrainingOutput()
+    recording = Recording(
+        RunStore.of(Folders.find()),
+        options,
+        begun=lambda folder: output.open_log(folder / LOG_FILE),
+        warn=lambda problem: output.line(f"warning: {problem}"),
+        must_be_kept=announcement is not None,
+    )
+
+    def listen(event: Event) -> None:
+        recording(event)
+        output(event)
+        parts(event)
+        if isinstance(event, RoundDone) and announcement is not None and announcement.pending:
+            output.let_go()
+            announcement.tell(recording.told())
+        if not output.attached:
+            recording.detached()
+
+    try:
+        with (
+            prints_to_standard_error(),
+            cancelled_by_signals(hang_up=output.hang_up) as cancel,
+            output,
+            recorded(recording),
+        ):
+            result = run(options, listener=listen, cancel=cancel)
+            epochs = epochs_line(result.metrics)
+            if epochs is not None:
+                output.line(f"  {epochs}")
+    except EdgeswarmError as error:
+        if output.attached:
+            raise
+        code = report(error, log_folder=log_folder)  # for whoever reads the log, --json or not
+        raise click.exceptions.Exit(code) from error
+    return result, output.attached
