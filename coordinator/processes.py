@@ -15,14 +15,20 @@ _ENDED_STATES = ("Z", "X")  # a zombie computes no more; it only waits for its p
 
 def this_process() -> ProcessName:
     """The name of the process that asks."""
-    began = _began(os.getpid())
-    assert began is not None, "we live"
-    return ProcessName(os.getpid(), began)
+    process = process_of(os.getpid())
+    assert process is not None, "we live"
+    return process
+
+
+def process_of(pid: int) -> ProcessName | None:
+    """The living process that has this number now; None where there is none."""
+    began = _began(pid)
+    return None if began is None else ProcessName(pid, began)
 
 
 def lives(process: ProcessName) -> bool:
     """Whether this very process runs; False where another one has its number now."""
-    return _began(process.pid) == process.began
+    return process_of(process.pid) == process
 
 
 def send_signal(process: ProcessName, number: int) -> bool:

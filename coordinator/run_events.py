@@ -30,7 +30,7 @@ def _after(record: RunRecord, event: Event) -> RunRecord:
     if isinstance(event, StepStarted):
         return replace(record, steps=(*record.steps, event.step))
     if isinstance(event, StepDone):
-        return replace(record, steps=_without(record.steps, event.step))
+        return replace(record, steps=_without(record.steps, event.step)) if event.step in record.steps else record
     if isinstance(event, DevicesFound):
         return replace(record, devices=tuple(device.node_id for device in event.devices))
     if isinstance(event, PlanMade):
@@ -70,7 +70,5 @@ def ended(record: RunRecord, error: EdgeswarmError | None, *, now: float) -> Run
 
 def _without(steps: tuple[str, ...], step: str) -> tuple[str, ...]:
     """One of a kind less: two steps of one name (job files to two devices) may run at once."""
-    if step not in steps:
-        return steps
     place = steps.index(step)
     return steps[:place] + steps[place + 1 :]

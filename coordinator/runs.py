@@ -97,7 +97,7 @@ class RunRecord:
         return RunState.STOPPED if self.exit_code == ExitCode.INTERRUPTED else RunState.FAILED
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
+        return {"format": FORMAT, **asdict(self), "steps": list(self.steps), "devices": list(self.devices)}
 
     @classmethod
     def from_json(cls, document: object, *, where: str) -> RunRecord:

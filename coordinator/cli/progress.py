@@ -12,6 +12,7 @@ from ..events import (
     PREPARE_WORKERS,
     PROFILE_LAYERS,
     SEND_BUNDLE,
+    TRAIN,
     CheckpointWritten,
     DevicesFound,
     EvaluationDone,
@@ -110,6 +111,8 @@ class Progress:
         """Show one event."""
         if isinstance(event, StepStarted):
             self._running.begin(event.step)
+            if event.step == TRAIN:
+                self._last_plain_line = float("-inf")  # the first round is worth a line, whatever came before it
         elif isinstance(event, StepDone):
             self._running.end(event.step)
             self._round = ""

@@ -12,10 +12,12 @@ from edgeswarm.plan import Plan, Stage
 from edgeswarm_coordinator.cli.device_table import device_table, print_devices
 from edgeswarm_coordinator.cli.parts import PartsOfRounds, parts_table
 from edgeswarm_coordinator.cli.plan_view import show_plan_made
-from edgeswarm_coordinator.cli.progress import PLAIN_LINE_EVERY_SECONDS, Progress, round_line
+from edgeswarm_coordinator.cli.progress import PLAIN_LINE_EVERY_SECONDS, Progress, epochs_line, round_line
 from edgeswarm_coordinator.device import Device
 from edgeswarm_coordinator.events import (
+    CheckpointWritten,
     DevicesFound,
+    EvaluationDone,
     ModelReady,
     PlanMade,
     ProfileProgress,
@@ -24,7 +26,9 @@ from edgeswarm_coordinator.events import (
     StepDone,
     StepStarted,
     TrainingDone,
+    TransferProgress,
     Warning,
+    WorkerDoes,
 )
 
 NANO = Device("nano-1-0a4f22", "10.0.0.4:7600", board="Jetson Nano", cpu_cores=4, memory_budget_bytes=3 * 2**30)
@@ -131,7 +135,10 @@ def test_every_kind_of_event_is_shown() -> None:
         progress(ModelReady(("stem", "head"), 4 * 2**20, "float32"))
         progress(ProfileProgress(3, 12, "stem on nano-1"))
         progress(PlanMade(plan, None, ("stem", "head")))
-        progress(TrainingDone(Path("out"), 184, 0.0123, 17.0, 25.0))
+        evaluation = EvaluationDone(184, 2, {"loss": 0.5, "accuracy": 0.97}, samples=10, seconds=1.0, best=True)
+        progress(evaluation)
+        progress(CheckpointWritten(184, Path("out.unfinished"), 4 * 2**20, 0.25))
+        progress(TrainingDone(Path("out"), 184, 0.0123, 17.0, 25.0, stopped_early=True, best=evaluation))
     shown = stream.getvalue()
     for text in (
         "find devices",
@@ -140,10 +147,60 @@ def test_every_kind_of_event_is_shown() -> None:
         "1 device (found by mDNS): nano-1-0a4f22",
         "2 layers, 4.0 MiB of parameters, float32",
         "measuring 3/12 stem on nano-1",
+        "evaluation after epoch 3 | loss 0.5000 | accuracy 0.9700 | best so far",
+        "checkpoint after round 184: 4.0 MiB in 250.0 ms",
         "184 rounds in 17.0 s, last loss 0.0123",
+        "stopped early",
+        "best evaluation: epoch 3, loss 0.5000, accuracy 0.9700",
     ):
         assert text in shown, text
     assert [event.plan for event in plans] == [plan]
+
+
+def test_what_takes_long_says_how_long_it_will_take() -> None:
+    console, stream = text_console()
+    clock = Clock()
+    with Progress(console, clock=clock) as progress:
+        for step, event in (
+            ("profile layers", ProfileProgress(4, 12, "stem on nano-1")),
+            ("measure links", ProfileProgress(2, 6, "nano-1 to nano-2")),
+            ("send job files", TransferProgress("job files", "nano-1", 2 * 2**20, 6 * 2**20)),
+        ):
+            progress(StepStarted(step))
+            clock.now += 10.0
+            progress(event)
+            progress(StepDone(step, 10.0))
+    for text in (
+        "measuring 4/12 stem on nano-1, 0:20 left",
+        "measuring 2/6 nano-1 to nano-2, 0:20 left",
+        "nano-1 2.0 MiB of 6.0 MiB, 204.8 KiB/s, 0:20 left",
+    ):
+        assert text in stream.getvalue(), text
+
+
+def test_the_first_rounds_line_comes_at_once() -> None:
+    console, stream = text_console()
+    with Progress(console, clock=Clock()) as progress:
+        progress(StepStarted("measure links"))
+        progress(ProfileProgress(2, 6, "nano-1 to nano-2"))
+        progress(StepStarted("train"))
+        progress(round_done(0))
+    assert "round 1/184" in stream.getvalue()
+
+
+def test_on_a_terminal_what_the_workers_do_is_seen() -> None:
+    console, stream = text_console(terminal=True)
+    with Progress(console) as progress:
+        progress(StepStarted("prepare workers"))
+        progress(WorkerDoes("nano-1", "fetch layers"))
+    assert "prepare workers (nano-1: fetch layers)" in stream.getvalue()
+
+
+def test_the_first_epoch_and_the_later_ones_are_told_apart() -> None:
+    totals = {"first_epoch": {"samples_per_second": 812.4}, "later_epochs": {"samples_per_second": 1403.0}}
+    assert epochs_line({"totals": totals}) == "first epoch 812 samples/s, later ones 1403 samples/s"
+    assert epochs_line({"totals": {**totals, "later_epochs": None}}) is None
+    assert epochs_line({"totals": {}}) is None
 
 
 def test_a_plan_by_hand_is_shown_with_its_layers() -> None:

@@ -1,0 +1,64 @@
+"""`edgeswarm logs`: the last lines, and what comes after them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from edgeswarm.errors import ExitCode
+
+from .conftest import Invoke
+from .runs import end_run, leave_run
+
+SAID = "".join(f"line {number}\n" for number in range(100))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first", "count"),
+    [((), "line 50", 50), (("--lines", "3"), "line 97", 3), (("-n", "0"), "", 0), (("--all",), "line 0", 100)],
+)
+def test_so_many_of_the_last_lines(
+    arguments: tuple[str, ...], first: str, count: int, home: Path, invoke: Invoke
+) -> None:
+    leave_run(home, "digits-1", over=True, said=SAID)
+    lines = invoke("logs", "digits", *arguments).stdout.splitlines()
+    assert len(lines) == count
+    assert lines[:1] == [first][:count]
+
+
+def test_the_newest_one_is_meant_where_none_is_named(home: Path, invoke: Invoke) -> None:
+    leave_run(home, "digits-1", over=True, said="older\n", age_seconds=200.0)
+    leave_run(home, "words-2", over=True, said="newer\n", age_seconds=100.0)
+    assert invoke("logs").stdout == "newer\n"
+
+
+def test_following_ends_with_the_training_and_misses_nothing(home: Path, invoke: Invoke) -> None:
+    folder = leave_run(home, "digits-1", said="line 0\n")
+
+    def train() -> None:
+        for number in range(1, 20):
+            with (folder / "log.txt").open("a") as log:
+                log.write(f"line {number}\n")
+            time.sleep(0.02)
+        end_run(folder)
+
+    training = threading.Thread(target=train)
+    training.start()
+    result = invoke("logs", "--follow", "--all")
+    training.join()
+    assert result.stdout.splitlines() == [f"line {number}" for number in range(20)]
+
+
+def test_what_cannot_be_shown(home: Path, invoke: Invoke) -> None:
+    nothing = invoke("logs")
+    assert nothing.exit_code == ExitCode.NOTHING_FOUND
+    assert "edgeswarm train" in nothing.stderr
+    folder = leave_run(home, "digits-1", over=True)
+    assert invoke("logs", "--all", "--lines", "3").exit_code == ExitCode.USAGE
+    (folder / "log.txt").unlink()
+    missing = invoke("logs", "digits")
+    assert missing.exit_code == ExitCode.USAGE
+    assert "log.txt can't be read" in missing.stderr
