@@ -93,7 +93,7 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@cli.command(short_help="Wait for a coordinator.")
 @_settings_options
 @_home_option
 @json_option("--json-ready", help_text="print one JSON line when ready: node_id, address, port")
@@ -136,7 +136,7 @@ def run(as_json: bool, **flags: Any) -> None:
     _leave(code)
 
 
-@cli.command()
+@cli.command(short_help="Join a cluster, once.")
 @click.argument("host")
 @click.argument("token")
 @click.option("--name", help="what this device's name is made from (default: the host name)")
@@ -178,7 +178,7 @@ def join(host: str, token: str, name: str | None, as_json: bool) -> None:
         click.echo("start the agent with `edgeswarm-agent run`", err=True)
 
 
-@cli.command()
+@cli.command(short_help="Look for what keeps this device from working.")
 @_settings_options
 @_home_option
 @json_option()

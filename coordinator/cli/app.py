@@ -27,7 +27,7 @@ EXIT_CODE_MEANINGS = {
     ExitCode.DONE: "done",
     ExitCode.ERROR: "error: something went wrong, the message says what and what to do",
     ExitCode.USAGE: "usage: a wrong option, argument or setting",
-    ExitCode.NOTHING_FOUND: "nothing found: no device answers",
+    ExitCode.NOTHING_FOUND: "nothing found: no device answers, or there is no such training",
     ExitCode.CANNOT_BE_PLACED: "can't be placed: no plan fits the devices' memory",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C)",
 }

@@ -40,7 +40,7 @@ def another_process() -> Iterator[subprocess.Popen[bytes]]:
 
 def keep(store: RunStore, job_id: str, *, running: bool = False, started: float = 1000.0, name: str = "") -> RunRecord:
     record = dataclasses.replace(
-        HERE, job_id=job_id, name=name or job_id.split("-")[0], started=started, process=this_process()
+        HERE, job_id=job_id, name=name or job_id.split("-", maxsplit=1)[0], started=started, process=this_process()
     )
     if not running:
         record = ended(record, None, now=started + 1)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import pty
 import signal
-import subprocess
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +16,7 @@ import pytest
 from edgeswarm.errors import ExitCode
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 from edgeswarm_coordinator.run_store import RunStore
+from tests.terminals import Terminal
 
 from .commands import EDGESWARM, Ended, RunningCommand, living, wait_until, wait_until_idle
 from .faulty_job import ENDLESS, FaultyJob, write_plan
@@ -178,34 +175,9 @@ def test_stop_now_kills_it_and_status_says_that_it_was_lost(terminals: Terminals
     assert "--resume" in told
 
 
-class Terminal:
-    """A real terminal with one command in it, which is its session's leader. What it shows is read as it comes."""
-
-    def __init__(self, arguments: list[str | Path], *, environment: dict[str, str]) -> None:
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [str(argument) for argument in arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**environment, "OMP_NUM_THREADS": "1", "TERM": "xterm-256color"},
-        )
-        os.close(slave)
-        self.shown = ""
-
-    def wait_for(self, text: str) -> None:
-        while text not in self.shown:
-            self.shown += os.read(self._master, 65536).decode(errors="replace")
-
-    def hang_up(self) -> None:
-        os.close(self._master)
-
-
 def test_a_terminal_that_hangs_up_leaves_the_training_alone(terminals: Terminals) -> None:
-    arguments = [EDGESWARM, *terminals.training(ENDLESS_JOB)]
-    terminal = Terminal(arguments, environment=terminals.cluster.environment)
+    environment = {**terminals.cluster.environment, "OMP_NUM_THREADS": "1"}
+    terminal = Terminal([EDGESWARM, *terminals.training(ENDLESS_JOB)], environment=environment)
     try:
         terminal.wait_for("round 2")
         (run,) = RunStore.of(terminals.cluster.folders).running()
@@ -223,8 +195,7 @@ def test_a_terminal_that_hangs_up_leaves_the_training_alone(terminals: Terminals
         assert "\x1b" not in log
         assert "Traceback" not in log
     finally:
-        terminal.process.kill()
-        terminal.process.wait()
+        terminal.close()
 
 
 def test_a_training_in_the_foreground_is_in_the_log_too(terminals: Terminals) -> None:

@@ -33,7 +33,7 @@ def leave_run(
     started = time.time() - age_seconds
     record = RunRecord(
         job_id=job_id,
-        name=job_id.split("-")[0],
+        name=job_id.split("-", maxsplit=1)[0],
         job_file="/home/me/digits.py",
         folder="/home/me/edgeswarm-out-digits",
         process=process or this_process(),

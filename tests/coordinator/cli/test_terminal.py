@@ -2,85 +2,47 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
-import struct
-import subprocess
 import sys
-import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import pytest
+
+from tests.terminals import CTRL_C, Terminal
 
 from .runs import leave_run
 from .test_plan_command import small_instance
 
 COLOUR = re.compile("\x1b\\[(?:\\d+;)*(?:3[0-7]|9[0-7]|38;)")
 COMMAND = "from edgeswarm_coordinator.cli import main; main()"
-CTRL_C = b"\x03"
 
 
-class InATerminal:
-    """One process in a terminal of its own, `columns` wide."""
-
-    def __init__(self, program: str, *arguments: str, home: Path, columns: int = 120, **environment: str) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        inherited = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**inherited, "TERM": "xterm-256color", "EDGESWARM_HOME": str(home), **environment},
-        )
-        os.close(slave)
-        self.shown = ""
-
-    def wait_for(self, text: str, *, times: int = 1) -> None:
-        while self.shown.count(text) < times:
-            part = self._read()
-            assert part, f"it ended without {text!r}: {self.shown}"
-
-    def press(self, keys: bytes) -> None:
-        os.write(self._master, keys)
-
-    def end(self) -> str:
-        """All that it has shown."""
-        while self._read():
-            pass
-        self.process.wait()
-        return self.shown
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._master)
-
-    def _read(self) -> str:
-        try:
-            part = os.read(self._master, 65536).decode(errors="replace")
-        except OSError:  # its other end is closed
-            return ""
-        self.shown += part
-        return part
-
-
-Open = Callable[..., InATerminal]
+class Open(Protocol):
+    def __call__(
+        self, program: str, *arguments: str, columns: int = 120, environment: Mapping[str, str] | None = None
+    ) -> Terminal: ...
 
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Open]:
-    opened: list[InATerminal] = []
+    """`terminal(program, *arguments)` runs Python's `program`; `tmp_path` is its home."""
+    opened: list[Terminal] = []
+    inherited = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
 
-    def start(program: str, *arguments: str, **options: object) -> InATerminal:
-        opened.append(InATerminal(program, *arguments, home=tmp_path, **options))  # type: ignore[arg-type]
+    def start(
+        program: str, *arguments: str, columns: int = 120, environment: Mapping[str, str] | None = None
+    ) -> Terminal:
+        opened.append(
+            Terminal(
+                [sys.executable, "-c", program, *arguments],
+                environment={**inherited, "EDGESWARM_HOME": str(tmp_path), **(environment or {})},
+                columns=columns,
+            )
+        )
         return opened[-1]
 
     yield start
@@ -106,7 +68,7 @@ with Progress(progress_console()) as progress:
 def test_progress_has_colours_unless_they_are_not_wanted(
     environment: dict[str, str], coloured: bool, terminal: Open
 ) -> None:
-    shown = terminal(PROGRESS, **environment).end()
+    shown = terminal(PROGRESS, environment=environment).end()
     assert "export model" in shown
     assert bool(COLOUR.search(shown)) == coloured
 
@@ -117,7 +79,7 @@ def test_no_table_has_colours_where_they_are_not_wanted(command: str, terminal: 
     instance = tmp_path / "instance.json"
     instance.write_text(json.dumps(small_instance()))
     arguments = ("plan", "--instance", str(instance)) if command == "plan" else ("status",)
-    shown = terminal(COMMAND, *arguments, columns=200, NO_COLOR="1").end()
+    shown = terminal(COMMAND, *arguments, columns=200, environment={"NO_COLOR": "1"}).end()
     assert "┃" in shown
     assert not COLOUR.search(shown)
 
