@@ -65,7 +65,7 @@ def epochs_line(metrics: Mapping[str, Any]) -> str | None:
     """
     totals = metrics.get("totals", {})
     first, later = totals.get("first_epoch"), totals.get("later_epochs")
-    if not first or not later:
+    if not first or not later or not first["samples"] or not later["samples"]:
         return None
     return (
         f"first epoch {first['samples_per_second']:.0f} samples/s, "

@@ -38,6 +38,7 @@ class StandInAgent(agent_pb2_grpc.AgentServicer):
         self.busy_with_job = busy_with_job
         self.reserved: list[str] = []
         self.released: list[str] = []
+        self.bundle = b""
         self.watched = threading.Event()
         self.events: queue.Queue[agent_pb2.AgentEvent | None] = queue.Queue()
         self._server, self.port = secure_server(identity, address="127.0.0.1:0", workers=8)
@@ -92,6 +93,12 @@ class StandInAgent(agent_pb2_grpc.AgentServicer):
             raise EdgeswarmError(ErrorCode.DEVICE_BUSY, f"{self.identity.node_id} is busy with {self.busy_with_job}.")
         self.reserved.append(request.job.job_id)
         return agent_pb2.ReserveReply(has_bundle=request.bundle_sha256 == "known")
+
+    def PutBundle(
+        self, request_iterator: Iterator[agent_pb2.BundlePart], context: grpc.ServicerContext
+    ) -> agent_pb2.BundleReceipt:
+        self.bundle = b"".join(part.data for part in request_iterator)
+        return agent_pb2.BundleReceipt()
 
     def Watch(self, request: agent_pb2.WatchRequest, context: grpc.ServicerContext) -> Iterator[agent_pb2.AgentEvent]:
         self.watched.set()

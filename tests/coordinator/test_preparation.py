@@ -56,7 +56,8 @@ def prepared_from(path: Path, snapshot: Path) -> PreparedModel:
 def test_the_layers_of_round_0_are_the_model_built_under_its_seed(tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
-    loaded = load(write(tmp_path), epochs=3)
+    loaded = load(write(tmp_path), epochs=3, wire_dtype="bfloat16")
+    assert loaded.job.wire_dtype == "bfloat16"
     prepared = prepare(loaded, open_dataset(loaded), snapshot_folder=snapshot)
     assert (loaded.job.epochs, loaded.job.batch_size) == (3, 8)
     torch.manual_seed(5)

@@ -68,6 +68,27 @@ def test_heartbeats_tell_where_workers_listen(cluster: Cluster) -> None:
     assert cluster.supervision.tensor_ports == {"nano-1-000001": 7601, "nano-2-000002": 7602}
 
 
+def test_what_a_worker_does_is_told_when_it_changes(cluster: Cluster) -> None:
+    told: list[tuple[str, str]] = []
+    cluster.supervision.on_action = lambda device, action: told.append((device, action))
+    for action in ("fetch layers", "fetch layers", "rehearse"):
+        worker = agent_pb2.WorkerProgress(tensor_port=7601, action=action)
+        cluster.one.send(heartbeat=agent_pb2.Heartbeat(worker=worker))
+    cluster.wait(lambda: ("nano-1-000001", "rehearse") in told)
+    assert told == [("nano-1-000001", "fetch layers"), ("nano-1-000001", "rehearse")]
+
+
+def test_files_that_are_sent_say_how_far_they_are(cluster: Cluster) -> None:
+    archive = bytes(range(256)) * 8000
+    sent: list[int] = []
+    cluster.links["nano-1-000001"].put_bundle(
+        JOB, sha256="abc", archive=archive, timeout_seconds=SECONDS, sent=sent.append
+    )
+    assert cluster.one.bundle == archive
+    assert sent == sorted(sent)
+    assert sent == [512 * 1024 * number for number in range(1, 4)]
+
+
 def test_rounds_are_handed_on_and_their_end_is_noticed(cluster: Cluster) -> None:
     rounds: list[tuple[str, int]] = []
     cluster.supervision.on_round = lambda device, report: rounds.append((device, report.round))

@@ -198,6 +198,23 @@ def test_a_terminal_that_hangs_up_leaves_the_training_alone(terminals: Terminals
         terminal.close()
 
 
+def test_a_terminal_that_hangs_up_before_the_first_round_leaves_a_detached_one_alone(terminals: Terminals) -> None:
+    arguments = terminals.training(ENDLESS_JOB, "--detach")
+    environment = {**terminals.cluster.environment, "OMP_NUM_THREADS": "1"}
+    terminal = Terminal([EDGESWARM, *arguments], environment=environment)
+    try:
+        terminal.wait_for("load job")
+        terminal.hang_up()
+        terminal.process.wait(60.0)
+        (run,) = RunStore.of(terminals.cluster.folders).running()
+        job = run.record.job_id
+        wait_until(lambda: terminals.status(job)["round"] > 0, seconds=20.0, what="a round is in the record")
+        assert terminals.status(job)["detached"] is True
+        assert terminals.run("stop", job).code == 0
+    finally:
+        terminal.close()
+
+
 def test_a_training_in_the_foreground_is_in_the_log_too(terminals: Terminals) -> None:
     command = terminals.start(*terminals.training(ENDLESS_JOB))
     command.wait_for("round 1/")

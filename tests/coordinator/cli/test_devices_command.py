@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from edgeswarm.errors import ExitCode
 from edgeswarm_coordinator.demo.cluster import LOOPBACK, AgentSpec, ThrowawayCluster
+from tests.terminals import CTRL_C, Terminal
 
 from .conftest import Invoke
 
@@ -71,6 +73,19 @@ def test_json_is_one_document(cluster: ThrowawayCluster, of_the_cluster: Invoke)
     (device,) = json.loads(result.stdout)["devices"]
     assert (device["node_id"], device["slow_down"]) == (cluster.node_id("nano-1"), 1.5)
     assert device["memory_budget_bytes"] > 0
+
+
+def test_watching_goes_on_until_ctrl_c(cluster: ThrowawayCluster) -> None:
+    arguments = ["devices", "--watch", "--no-mdns", "--peer", cluster.address("nano-1")]
+    program = "from edgeswarm_coordinator.cli import main; main()"
+    watching = Terminal([sys.executable, "-c", program, *arguments], environment=cluster.environment, columns=200)
+    try:
+        watching.wait_for("idle", times=2)
+        watching.press(CTRL_C)
+        assert "error" not in watching.end()
+        assert watching.process.returncode == ExitCode.DONE
+    finally:
+        watching.close()
 
 
 def test_a_device_that_is_not_there_is_named(cluster: ThrowawayCluster, of_the_cluster: Invoke) -> None:

@@ -197,9 +197,10 @@ def test_on_a_terminal_what_the_workers_do_is_seen() -> None:
 
 
 def test_the_first_epoch_and_the_later_ones_are_told_apart() -> None:
-    totals = {"first_epoch": {"samples_per_second": 812.4}, "later_epochs": {"samples_per_second": 1403.0}}
+    first, later = {"samples": 50, "samples_per_second": 812.4}, {"samples": 100, "samples_per_second": 1403.0}
+    totals = {"first_epoch": first, "later_epochs": later}
     assert epochs_line({"totals": totals}) == "first epoch 812 samples/s, later ones 1403 samples/s"
-    assert epochs_line({"totals": {**totals, "later_epochs": None}}) is None
+    assert epochs_line({"totals": {**totals, "later_epochs": {"samples": 0, "samples_per_second": 0.0}}}) is None
     assert epochs_line({"totals": {}}) is None
 
 
