@@ -59,6 +59,8 @@ class Supervision:
 
     on_action: called likewise with a device and what its worker has begun to do, as it says itself.
 
+    on_action: called likewise with a device and what its worker has begun to do, as it says itself.
+
     own_check: looked at now and then; returns an error of this machine's own helpers (the data service), or None.
     """
 
@@ -69,7 +71,10 @@ class Supervision:
         on_round: Callable[[str, agent_pb2.RoundReport], None] = lambda device, report: None,
     ) -> None:
         self.on_round = on_round
+<<<<<<< HEAD
         self.on_evaluation: Callable[[str, agent_pb2.EvaluationReport], None] = lambda device, report: None
+=======
+>>>>>>> cli
         self.on_action: Callable[[str, str], None] = lambda device, action: None
         self.own_check: Callable[[], EdgeswarmError | None] = lambda: None
         self._cancel = cancel
