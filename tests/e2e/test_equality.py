@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from edgeswarm.plan import Plan
-from edgeswarm.snapshot import LayerState
+from edgeswarm.snapshot import LayerState, layer_file_name, unpack_layer
 from edgeswarm_coordinator import gather
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 
@@ -141,18 +141,22 @@ def test_replicas_hold_the_same_bits(
     cluster: ThrowawayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator gathers from one replica of each stage; here every replica is asked."""
-    seen: dict[str, dict[int, LayerState]] = {}
+    seen: dict[str, list[LayerState]] = {}
     one_of_each = gather.stage_fetchers
 
-    def all_of_each(plan: Plan, **more: Any) -> dict[str, Callable[[], dict[int, LayerState]]]:
+    def all_of_each(plan: Plan, *, round_number: int, folder: Path, **more: Any) -> dict[str, Callable[[], int]]:
         for replica in plan.devices:
-            stages = tuple(
-                dataclasses.replace(stage, shares={replica: 1}) for stage in plan.stages if replica in stage.shares
-            )
+            (stage,) = (stage for stage in plan.stages if replica in stage.shares)
             only = Plan.__new__(Plan)
-            object.__setattr__(only, "stages", stages)
-            seen[replica] = next(iter(one_of_each(only, **more).values()))()
-        return one_of_each(plan, **more)
+            object.__setattr__(only, "stages", (dataclasses.replace(stage, shares={replica: 1}),))
+            layers = tmp_path / f"{replica}-{round_number}"
+            layers.mkdir()
+            one_of_each(only, round_number=round_number, folder=layers, **more)[replica]()
+            seen[replica] = [
+                unpack_layer((layers / layer_file_name(layer)).read_bytes())
+                for layer in range(stage.first_layer, stage.end_layer)
+            ]
+        return one_of_each(plan, round_number=round_number, folder=folder, **more)
 
     monkeypatch.setattr(gather, "stage_fetchers", all_of_each)
     job = small_job.CNN_WITH_BATCH_NORM
@@ -161,7 +165,7 @@ def test_replicas_hold_the_same_bits(
     train_on(cluster, path, plan=plan, output=tmp_path / "out")
     first, *others = (seen[cluster.node_id(name)] for name in "abc")
     for other in others:
-        for layer, state in first.items():
+        for layer, state in enumerate(first):
             for members in ("parameters", "buffers"):
                 mine, theirs = getattr(state, members), getattr(other[layer], members)
                 assert mine.keys() == theirs.keys()
