@@ -31,9 +31,9 @@ def check_evaluation(job: Job, model: torch.nn.Module, dataset: Dataset, *, fold
             f"evaluation_dataset() returns a {type(dataset).__name__}, which has no length or no items by index.",
             "Return an object with __len__ and __getitem__, as dataset() does.",
         )
-    length = int(_tried(lambda: len(dataset), folder, "asking for the evaluation set's length"))
+    length = int(_tried(lambda: len(dataset), folder, "asking for the evaluation dataset's length"))
     if length < 1:
-        raise _invalid("The evaluation set is empty.", "Let evaluation_dataset() return at least one sample.")
+        raise _invalid("The evaluation dataset is empty.", "Let evaluation_dataset() return at least one sample.")
     as_training = dataclasses.replace(job, transform=job.evaluation_transform or job.transform)
     modes = [(module, module.training) for module in model.modules()]
     try:
@@ -46,9 +46,9 @@ def check_evaluation(job: Job, model: torch.nn.Module, dataset: Dataset, *, fold
                 doing = "running the loss" if name == LOSS else f"running the metric {name!r}"
                 _check_metric(name, _tried(partial(metric, output, targets), folder, doing))
     except EdgeswarmError as error:
-        message = error.message.replace("of the dataset", "of the evaluation set")
+        message = error.message.replace("of the dataset", "of the evaluation dataset")
         if "evaluation" not in message:
-            message = f"On the evaluation set: {message}"
+            message = f"On the evaluation dataset: {message}"
         raise EdgeswarmError(error.code, message, error.remedy, detail=error.detail) from error
     finally:
         for module, mode in modes:

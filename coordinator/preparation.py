@@ -179,7 +179,7 @@ def open_data(loaded: LoadedJob, *, evaluation: bool = True) -> OpenedData:
     try:
         return OpenedData(training, job.open_evaluation_dataset())
     except Exception as error:  # the user's code may raise anything
-        raise user_error(error, loaded.folder, where="this machine", doing="opening the evaluation set") from error
+        raise user_error(error, loaded.folder, where="this machine", doing="opening the evaluation dataset") from error
 
 
 def _precision(model: torch.nn.Module) -> str:

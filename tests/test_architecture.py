@@ -48,9 +48,11 @@ MAY_LOAD_TORCH = (
     "edgeswarm_coordinator.data_server",
     "edgeswarm_coordinator.data_service",
     "edgeswarm_coordinator.demo.digits_job",
+    "edgeswarm_coordinator.evaluation_checks",
     "edgeswarm_coordinator.gather",
     "edgeswarm_coordinator.initial_weights",
     "edgeswarm_coordinator.job_checks",
+    "edgeswarm_coordinator.layer_files",
     "edgeswarm_coordinator.preparation",
     "edgeswarm_coordinator.sample_items",
 )
@@ -67,7 +69,9 @@ WITHOUT_INPUT_OR_OUTPUT = (
     "edgeswarm_agent.reservation",
     "edgeswarm_coordinator.planner.*",
     "edgeswarm_coordinator.deployment",
+    "edgeswarm_coordinator.evaluations",
     "edgeswarm_coordinator.job_state",
+    "edgeswarm_coordinator.segments",
 )
 INPUT_AND_OUTPUT = ("grpc", "io", "os", "pathlib", "shutil", "socket", "ssl", "subprocess", "tempfile", "time")
 INPUT_AND_OUTPUT_CALLS = ("open", "print", "input")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -16,17 +17,17 @@ from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure
 from edgeswarm.wire.fetch import serve_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 from edgeswarm_coordinator.gather import stage_fetchers
+from edgeswarm_coordinator.layer_files import LayerFiles
 
 JOB = agent_pb2.JobReference(job_id="job", term=1, epoch=1)
 PLAN = Plan(planner="by hand", micro_batch=2, micro_batches=1, stages=(Stage(0, 2, {"nano-1-000001": 2}, 1),))
 
 
 def serve(message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-    """A worker whose layers hold their own number; layer 1 of round 9 is damaged, round 8 is another one."""
+    """A worker whose layers hold their own number and a constant; layer 1 of round 9 is damaged, round 8 is another one."""
     request = data_pb2.FetchLayerRequest.FromString(message)
-    blob = pack_layer(
-        LayerState(5 if request.round == 8 else request.round, {"w": torch.full((3,), float(request.layer))})
-    )
+    weights, constants = {"w": torch.full((3,), float(request.layer))}, {"mask": torch.ones(1000)}
+    blob = pack_layer(LayerState(5 if request.round == 8 else request.round, weights, constants=constants))
     return serve_blob(blob[:-4] if (request.round, request.layer) == (9, 1) else blob)
 
 
@@ -45,28 +46,40 @@ def address(authority: CertificateAuthority) -> Iterator[str]:
     server.stop(None).wait()
 
 
-def gather(address: str, operator: Identity, round_number: int) -> dict[int, LayerState]:
+def gather(address: str, operator: Identity, round_number: int, folder: Path) -> int:
     fetchers = stage_fetchers(
-        PLAN, job=JOB, round_number=round_number, addresses={"nano-1-000001": address}, identity=operator
+        PLAN, job=JOB, round_number=round_number, addresses={"nano-1-000001": address}, identity=operator, folder=folder
     )
     return fetchers["nano-1-000001"]()
 
 
-def test_each_layer_comes_from_its_stage(address: str, operator: Identity) -> None:
-    states = gather(address, operator, 4)
-    assert {layer: float(state.parameters["w"][0]) for layer, state in states.items()} == {0: 0.0, 1: 1.0}
+def test_each_layer_comes_from_its_stage_without_its_constants(
+    address: str, operator: Identity, tmp_path: Path
+) -> None:
+    folder = tmp_path / "layers"
+    folder.mkdir()
+    written = gather(address, operator, 4, folder)
+    files = LayerFiles(folder, round=4, layers=2)
+    assert [float(state.parameters["w"][0]) for state in files.all()] == [0.0, 1.0]
+    assert all(state.constants == {} for state in files.all())
+    assert written == sum(path.stat().st_size for path in folder.iterdir())
 
 
 @pytest.mark.parametrize(("round_number", "problem"), [(8, "layer 0"), (9, "layer 1")])
 def test_a_wrong_or_damaged_state_names_device_and_layer(
-    address: str, operator: Identity, round_number: int, problem: str
+    address: str, operator: Identity, tmp_path: Path, round_number: int, problem: str
 ) -> None:
     with pytest.raises(EdgeswarmError, match=f"{problem} that nano-1-000001 gave") as caught:
-        gather(address, operator, round_number)
+        gather(address, operator, round_number, tmp_path)
     assert caught.value.code is ErrorCode.WORKER_FAILED
 
 
-def test_a_worker_that_is_gone_is_named(operator: Identity) -> None:
+def test_a_worker_that_is_gone_is_named(operator: Identity, tmp_path: Path) -> None:
     with pytest.raises(EdgeswarmError, match="nano-1-000001") as caught:
-        gather("127.0.0.1:9", operator, 4)
+        gather("127.0.0.1:9", operator, 4, tmp_path)
     assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
+
+
+def test_a_disk_that_fails_is_no_fault_of_the_device(address: str, operator: Identity, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        gather(address, operator, 4, tmp_path / "gone")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import tarfile
 import textwrap
@@ -10,8 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.snapshot import layer_file_name, unpack_layer
-from edgeswarm_coordinator.preparation import PreparedModel, load, open_dataset, prepare
+from edgeswarm.snapshot import LayerState, layer_file_name, unpack_layer, write_layer_file
+from edgeswarm_coordinator.layer_files import LayerFiles
+from edgeswarm_coordinator.preparation import PreparedModel, load, open_data, prepare
 
 JOB = textwrap.dedent(
     """
@@ -53,7 +55,7 @@ def write(folder: Path, text: str = JOB) -> Path:
 
 def prepared_from(path: Path, snapshot: Path) -> PreparedModel:
     loaded = load(path)
-    return prepare(loaded, open_dataset(loaded), snapshot_folder=snapshot)
+    return prepare(loaded, open_data(loaded), snapshot_folder=snapshot)
 
 
 def test_the_layers_of_round_0_are_the_model_built_under_its_seed(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_the_layers_of_round_0_are_the_model_built_under_its_seed(tmp_path: Path
     snapshot.mkdir()
     loaded = load(write(tmp_path), epochs=3, wire_dtype="bfloat16")
     assert loaded.job.wire_dtype == "bfloat16"
-    prepared = prepare(loaded, open_dataset(loaded), snapshot_folder=snapshot)
+    prepared = prepare(loaded, open_data(loaded), snapshot_folder=snapshot)
     assert (loaded.job.epochs, loaded.job.batch_size) == (3, 8)
     torch.manual_seed(5)
     expected = loaded.job.model().state_dict()
@@ -85,7 +87,7 @@ def test_the_layers_of_round_0_have_the_jobs_weights(tmp_path: Path) -> None:
         for name, value in loaded.job.model().state_dict().items()
     }
     save_file(weights, tmp_path / "first.safetensors")
-    prepared = prepare(loaded, open_dataset(loaded), snapshot_folder=tmp_path)
+    prepared = prepare(loaded, open_data(loaded), snapshot_folder=tmp_path)
     for layer in prepared.layer_graph.layers:
         state = unpack_layer((tmp_path / layer_file_name(layer.index)).read_bytes())
         assert all(bool((value == 0.25).all()) for value in state.parameters.values())
@@ -122,3 +124,76 @@ def test_a_number_of_the_command_line_that_cannot_be_is_refused(tmp_path: Path) 
     with pytest.raises(EdgeswarmError, match="batch_size") as caught:
         load(write(tmp_path), batch_size=0)
     assert caught.value.code is ErrorCode.JOB_INVALID
+
+
+EVALUATED = JOB.replace("    epochs=2,", "    epochs=2,\n    evaluation_dataset=lambda: dataset()[:7],")
+
+
+def test_the_evaluation_graph_is_cut_alike_and_its_constants_come_with_the_layers(tmp_path: Path) -> None:
+    prepared = prepared_from(write(tmp_path, EVALUATED), tmp_path)
+    graph = prepared.evaluation_graph
+    assert graph is not None
+    assert not graph.training
+    assert prepared.evaluation_length == 7
+    assert [layer.name for layer in graph.layers] == [layer.name for layer in prepared.layer_graph.layers]
+    for layer in graph.layers:
+        state = unpack_layer((tmp_path / layer_file_name(layer.index)).read_bytes())
+        assert set(layer.constants) <= set(state.constants)
+        assert set(layer.parameters) <= set(state.parameters)
+    assert prepared_from(write(tmp_path, JOB), tmp_path).evaluation_graph is None
+
+
+def test_what_is_only_planned_needs_no_evaluation_set(tmp_path: Path) -> None:
+    loaded = load(write(tmp_path, EVALUATED.replace("dataset()[:7]", "1 / 0")))
+    assert open_data(loaded, evaluation=False).evaluation is None
+    with pytest.raises(EdgeswarmError, match="opening the evaluation dataset"):
+        open_data(loaded)
+
+
+def checkpoint_of(job: Path, folder: Path, *, optimizer_state: dict[str, torch.Tensor]) -> LayerFiles:
+    """A checkpoint after round 3 of the job: every parameter is 1, with this state of its optimizer."""
+    folder.mkdir()
+    prepared = prepared_from(job, folder)
+    for layer in prepared.layer_graph.layers:
+        state = unpack_layer((folder / layer_file_name(layer.index)).read_bytes())
+        parameters = {name: torch.ones_like(value) for name, value in state.parameters.items()}
+        optimizer = {name: dict(optimizer_state) for name in parameters}
+        write_layer_file(folder, layer.index, LayerState(3, parameters, state.buffers, optimizer=optimizer))
+    return LayerFiles(folder, round=3, layers=len(prepared.layer_graph.layers))
+
+
+def test_a_training_that_goes_on_begins_with_the_checkpoints_layers(tmp_path: Path) -> None:
+    path = write(tmp_path, EVALUATED)
+    momentum = {"step": torch.tensor(3.0), "exp_avg": torch.ones(1), "exp_avg_sq": torch.ones(1)}
+    checkpoint = checkpoint_of(path, tmp_path / "checkpoint", optimizer_state=momentum)
+    loaded, snapshot = load(path), tmp_path / "snapshot"
+    snapshot.mkdir()
+    prepared = prepare(loaded, open_data(loaded), snapshot_folder=snapshot, checkpoint=checkpoint)
+    assert prepared.evaluation_graph is not None
+    for layer in prepared.layer_graph.layers:
+        state = unpack_layer((snapshot / layer_file_name(layer.index)).read_bytes())
+        assert state.round == 3
+        assert all(bool((value == 1).all()) for value in state.parameters.values())
+        assert all(values.keys() == momentum.keys() for values in state.optimizer.values())
+        assert set(prepared.evaluation_graph.layers[layer.index].constants) <= set(state.constants)
+
+
+def test_a_changed_job_with_another_optimizer_cannot_go_on(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    checkpoint = checkpoint_of(path, tmp_path / "checkpoint", optimizer_state={"momentum_buffer": torch.ones(1)})
+    loaded = load(path)
+    with pytest.raises(EdgeswarmError, match=r"keeps exp_avg, exp_avg_sq, step .* kept momentum_buffer") as caught:
+        prepare(
+            loaded,
+            open_data(loaded),
+            snapshot_folder=tmp_path,
+            checkpoint=dataclasses.replace(checkpoint, of_this_job=False),
+        )
+    assert caught.value.code is ErrorCode.CHECKPOINT
+
+
+def test_the_bytes_of_a_checkpoint_are_told_beforehand(tmp_path: Path) -> None:
+    prepared = prepared_from(write(tmp_path), tmp_path)
+    buffers = 4 * (16 + 16) + 8
+    trained = prepared.parameter_bytes  # AdamW keeps two numbers for each
+    assert prepared.checkpoint_bytes == 3 * trained + buffers

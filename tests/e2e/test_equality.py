@@ -141,25 +141,22 @@ def test_replicas_hold_the_same_bits(
     cluster: ThrowawayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator gathers from one replica of each stage; here every replica is asked."""
-    seen: dict[str, dict[int, LayerState]] = {}
+    seen: dict[str, list[LayerState]] = {}
     one_of_each = gather.stage_fetchers
 
-    def all_of_each(plan: Plan, *, folder: Path, **more: Any) -> dict[str, Callable[[], int]]:
+    def all_of_each(plan: Plan, *, round_number: int, folder: Path, **more: Any) -> dict[str, Callable[[], int]]:
         for replica in plan.devices:
-            stages = tuple(
-                dataclasses.replace(stage, shares={replica: 1}) for stage in plan.stages if replica in stage.shares
-            )
+            (stage,) = (stage for stage in plan.stages if replica in stage.shares)
             only = Plan.__new__(Plan)
-            object.__setattr__(only, "stages", stages)
-            own = tmp_path / replica
-            own.mkdir()
-            next(iter(one_of_each(only, folder=own, **more).values()))()
-            layers = plan.stages[plan.stage_of(replica)]
-            seen[replica] = {
-                layer: unpack_layer((own / layer_file_name(layer)).read_bytes())
-                for layer in range(layers.first_layer, layers.end_layer)
-            }
-        return one_of_each(plan, folder=folder, **more)
+            object.__setattr__(only, "stages", (dataclasses.replace(stage, shares={replica: 1}),))
+            layers = tmp_path / f"{replica}-{round_number}"
+            layers.mkdir()
+            one_of_each(only, round_number=round_number, folder=layers, **more)[replica]()
+            seen[replica] = [
+                unpack_layer((layers / layer_file_name(layer)).read_bytes())
+                for layer in range(stage.first_layer, stage.end_layer)
+            ]
+        return one_of_each(plan, round_number=round_number, folder=folder, **more)
 
     monkeypatch.setattr(gather, "stage_fetchers", all_of_each)
     job = small_job.CNN_WITH_BATCH_NORM
@@ -168,7 +165,7 @@ def test_replicas_hold_the_same_bits(
     train_on(cluster, path, plan=plan, output=tmp_path / "out")
     first, *others = (seen[cluster.node_id(name)] for name in "abc")
     for other in others:
-        for layer, state in first.items():
+        for layer, state in enumerate(first):
             for members in ("parameters", "buffers"):
                 mine, theirs = getattr(state, members), getattr(other[layer], members)
                 assert mine.keys() == theirs.keys()

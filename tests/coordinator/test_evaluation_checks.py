@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job import Job
+from edgeswarm_coordinator.evaluation_checks import check_evaluation
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.drop, self.last = nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2)
+        self.modes: list[bool] = []
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        self.modes.append(self.training)
+        scores: torch.Tensor = self.last(self.drop(self.norm(value)))
+        return scores
+
+
+ITEMS = [(torch.full((3,), float(index)), index % 2) for index in range(6)]
+
+
+def accuracy(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (output.argmax(1) == targets).float().mean()
+
+
+def job(**more: Any) -> Job:
+    fields: dict[str, Any] = {
+        "loss": nn.functional.cross_entropy,
+        "evaluation_dataset": lambda: ITEMS,
+        "metrics": {"accuracy": accuracy},
+        **more,
+    }
+    return Job(model=Model, dataset=lambda: ITEMS, optimizer=lambda named: None, batch_size=4, **fields)  # type: ignore[arg-type, return-value]
+
+
+def test_a_sound_evaluation_leaves_the_model_as_it_was() -> None:
+    model = Model()
+    model.drop.eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    seeds = torch.random.get_rng_state()
+    assert check_evaluation(job(), model, ITEMS, folder=Path.cwd()) == 6
+    assert model.modes == [False]
+    assert (model.training, model.norm.training, model.drop.training) == (True, True, False)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.random.get_rng_state(), seeds)
+
+
+def test_sums_with_counts_and_plain_numbers_are_metrics() -> None:
+    metrics = {"tokens": lambda output, targets: (targets.sum(), len(targets)), "constant": lambda *_: 1.5}
+    assert check_evaluation(job(metrics=metrics), Model(), ITEMS[:1], folder=Path.cwd()) == 1
+
+
+def test_the_evaluation_has_its_own_transform() -> None:
+    seen: list[str] = []
+
+    def transform(name: str) -> Any:
+        def keep_the_name(sample: Any, generator: torch.Generator) -> Any:
+            seen.append(name)
+            return sample
+
+        return keep_the_name
+
+    check_evaluation(job(transform=transform("training")), Model(), ITEMS[:1], folder=Path.cwd())
+    both = job(transform=transform("training"), evaluation_transform=transform("evaluation"))
+    check_evaluation(both, Model(), ITEMS[:1], folder=Path.cwd())
+    assert seen == ["training", "evaluation"]
+
+
+def fail(*_: Any) -> Any:
+    raise RuntimeError("no luck")
+
+
+@pytest.mark.parametrize(
+    ("more", "items", "problem"),
+    [
+        ({}, [], "The evaluation dataset is empty"),
+        ({}, iter(ITEMS), r"evaluation_dataset\(\) returns a list_iterator, which has no length"),
+        ({"metrics": {"f1": lambda *_: (1, 2, 3)}}, ITEMS, "The metric 'f1' returns 3 values"),
+        ({"metrics": {"f1": lambda *_: torch.ones(4)}}, ITEMS, r"The metric 'f1' returns a tensor of shape \(4,\)"),
+        ({"metrics": {"f1": lambda *_: None}}, ITEMS, "The metric 'f1' returns a NoneType"),
+        ({"metrics": {"f1": fail}}, ITEMS, "no luck .while running the metric 'f1'"),
+        ({"evaluation_transform": fail}, ITEMS, "no luck .while transforming item 0 of the evaluation dataset"),
+        ({}, [(torch.ones(5), 1)], "running the model in evaluation mode"),
+        ({}, [(torch.ones(3), 9)], "evaluation"),
+    ],
+)
+def test_what_is_wrong_is_named_as_the_evaluations(more: dict[str, Any], items: Any, problem: str) -> None:
+    model = Model()
+    with pytest.raises(EdgeswarmError, match=problem) as caught:
+        check_evaluation(job(**more), model, items, folder=Path(__file__).parent)
+    assert caught.value.code in (ErrorCode.JOB_INVALID, ErrorCode.JOB_FILE)
+    assert model.training

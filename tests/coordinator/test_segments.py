@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeswarm_coordinator.segments import CHECKPOINT_TIME_FRACTION, Pace, Segment, Segments
+
+UNKNOWN = Pace(checkpoint_seconds=1.0)
+
+
+def ends(segments: Segments, pace: Pace) -> list[Segment]:
+    """All segments of a training that keeps this pace."""
+    found, first_round = [], 0
+    while first_round < segments.rounds:
+        found.append(segments.after(first_round, pace))
+        first_round = found[-1].end_round
+    return found
+
+
+def test_the_picture_of_the_module() -> None:
+    segments = Segments(rounds=40, rounds_per_epoch=8, evaluate_every=2, checkpoint_every=24)
+    assert [(segment.end_round, segment.evaluates) for segment in ends(segments, UNKNOWN)] == [
+        (16, True),
+        (24, False),
+        (32, True),
+        (40, True),
+    ]
+    assert [segments.checkpoint_is_due(end, UNKNOWN) for end in (16, 24, 32, 40)] == [False, True, False, True]
+
+
+def test_without_a_number_segments_are_epochs_as_long_as_the_pace_is_unknown() -> None:
+    assert [segment.end_round for segment in ends(Segments(rounds=30, rounds_per_epoch=10), UNKNOWN)] == [10, 20, 30]
+
+
+def test_short_epochs_are_not_held_up() -> None:
+    segments = Segments(rounds=1000, rounds_per_epoch=5)
+    # A checkpoint of 1 s wants 50 s before it: 500 rounds of 0.1 s.
+    pace = Pace(checkpoint_seconds=1.0, round_seconds=0.1)
+    assert [segment.end_round for segment in ends(segments, pace)] == [500, 1000]
+    assert segments.after(500, Pace(1.0, round_seconds=0.1, since_checkpoint_seconds=49.9)).end_round == 505
+    slow = Pace(checkpoint_seconds=1.0, round_seconds=60.0)
+    assert segments.after(0, slow).end_round == 5
+
+
+def test_a_checkpoint_costs_its_part_of_the_time() -> None:
+    segments = Segments(rounds=1000, rounds_per_epoch=5)
+    assert not segments.checkpoint_is_due(5, Pace(1.0, 0.1, since_checkpoint_seconds=49.0))
+    assert segments.checkpoint_is_due(5, Pace(1.0, 0.1, since_checkpoint_seconds=50.0))
+    assert segments.checkpoint_is_due(1000, UNKNOWN)
+
+
+@given(
+    epochs=st.integers(1, 6),
+    rules=st.builds(
+        Segments,
+        rounds=st.just(0),
+        rounds_per_epoch=st.integers(1, 9),
+        evaluate_every=st.none() | st.integers(1, 4),
+        checkpoint_every=st.none() | st.integers(1, 20),
+    ),
+    pace=st.builds(
+        Pace,
+        checkpoint_seconds=st.floats(0.0, 1e4),
+        round_seconds=st.none() | st.floats(0.0, 1e3),
+        since_checkpoint_seconds=st.floats(0.0, 1e6),
+    ),
+)
+def test_the_job_is_covered_and_nothing_that_was_asked_for_is_passed_over(
+    epochs: int, rules: Segments, pace: Pace
+) -> None:
+    segments = dataclasses.replace(rules, rounds=epochs * rules.rounds_per_epoch)
+    found = ends(segments, pace)
+    assert [segment.first_round for segment in found] == [0, *(segment.end_round for segment in found[:-1])]
+    assert found[-1].end_round == segments.rounds
+    every = segments.evaluate_every
+    assert {segment.end_round for segment in found if segment.evaluates} == {
+        (epoch + 1) * segments.rounds_per_epoch
+        for epoch in range(epochs)
+        if every is not None and ((epoch + 1) % every == 0 or epoch + 1 == epochs)
+    }
+    if segments.checkpoint_every is not None:
+        asked = set(range(segments.checkpoint_every, segments.rounds, segments.checkpoint_every))
+        assert asked <= {segment.end_round for segment in found}
+
+
+def test_the_fraction_is_the_promised_one() -> None:
+    assert CHECKPOINT_TIME_FRACTION == 0.02

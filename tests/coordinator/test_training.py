@@ -1,0 +1,129 @@
+"""The training's loop over a real folder of checkpoints. The workers are played: they say how good each evaluation is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeswarm_coordinator.evaluations import Evaluations
+from edgeswarm_coordinator.events import CheckpointWritten, EvaluationDone, Event, RoundDone
+from edgeswarm_coordinator.progress import Progress
+from edgeswarm_coordinator.segments import Segment, Segments
+from edgeswarm_coordinator.training import Training, is_over
+from edgeswarm_coordinator.unfinished import UnfinishedTraining
+
+from .checkpoints import manifest, rounds, write_layers
+
+PER_EPOCH = 5
+
+
+class PlayedWorkers:
+    """What JobRun is for the loop. losses: of the evaluations to come."""
+
+    def __init__(self, losses: Sequence[float] = (), *, done: Sequence[RoundDone] = ()) -> None:
+        self.losses = list(losses)
+        self.done = list(done)
+        self.rounds_seconds = 0.5 * len(self.done)
+        self.segments: list[Segment] = []
+
+    def run(self, segment: Segment) -> EvaluationDone | None:
+        self.segments.append(segment)
+        self.done += rounds(segment.first_round, segment.end_round)
+        self.rounds_seconds = 0.5 * len(self.done)
+        if not segment.evaluates:
+            return None
+        loss = self.losses.pop(0)
+        return EvaluationDone(segment.end_round, segment.end_round // PER_EPOCH - 1, {"loss": loss}, 7, 0.1, False)
+
+
+class Desk:
+    """Makes trainings over one folder, and keeps what they tell."""
+
+    def __init__(self, folder: Path) -> None:
+        self.events: list[Event] = []
+        self.unfinished = UnfinishedTraining(folder / "out.unfinished")
+        self.gathered: list[int] = []
+
+    def training(self, workers: PlayedWorkers, *, early_stop: int | None = None, **rules: Any) -> Training:
+        before = self.unfinished.manifest
+        return Training(
+            run=workers,  # type: ignore[arg-type]  # the one method and two fields that it needs
+            segments=Segments(rounds=20, rounds_per_epoch=PER_EPOCH, **rules),
+            unfinished=self.unfinished,
+            manifest=manifest(0),
+            evaluations=Evaluations("loss", True, before.evaluations if before is not None else ()),
+            next_round=before.round if before is not None else 0,
+            early_stop=early_stop,
+            gather=self.gather,
+            checkpoint_bytes=50_000,  # 10 ms at the first guess: due after half a second
+            progress=Progress(self.events.append),
+        )
+
+    def gather(self, round_number: int, folder: Path) -> int:
+        self.gathered.append(round_number)
+        write_layers(folder, round_number)
+        return 1234
+
+    def told(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    desk = Desk(tmp_path)
+    desk.unfinished.begin()
+    return desk
+
+
+def test_short_trainings_are_gathered_once_at_their_end(desk: Desk) -> None:
+    workers = PlayedWorkers()
+    desk.training(workers).to_the_end()
+    assert desk.gathered == [20]
+    assert [done.round for done in desk.unfinished.rounds()] == list(range(20))
+    (written,) = desk.told(CheckpointWritten)
+    assert (written.round, written.bytes, written.folder) == (20, 1234, desk.unfinished.round_folder(20))
+
+
+def test_every_better_evaluation_is_kept(desk: Desk) -> None:
+    desk.training(PlayedWorkers([3.0, 1.0, 2.0, 1.5]), evaluate_every=1).to_the_end()
+    assert desk.gathered == [5, 10, 20]
+    assert [evaluation.best for evaluation in desk.told(EvaluationDone)] == [True, True, False, False]
+    found = desk.unfinished.manifest
+    assert found is not None
+    assert found.best is not None
+    assert (found.round, found.best.round) == (20, 10)
+    assert {path.name for path in desk.unfinished.folder.glob("round-*")} == {"round-00000010", "round-00000020"}
+
+
+def test_it_stops_when_nothing_gets_better(desk: Desk) -> None:
+    training = desk.training(PlayedWorkers([1.0, 2.0, 3.0, 0.5]), evaluate_every=1, early_stop=2)
+    training.to_the_end()
+    assert training.over
+    assert training.next_round == 15
+    assert desk.gathered == [5, 15]
+
+
+def test_a_resumed_one_counts_on(desk: Desk) -> None:
+    with pytest.raises(IndexError):  # nobody says how good the third one is: the workers are gone
+        desk.training(PlayedWorkers([1.0, 2.0]), evaluate_every=1, checkpoint_every=5, early_stop=2).to_the_end()
+    desk.unfinished.close()
+    desk.unfinished.resume()
+    rest = PlayedWorkers([3.0], done=desk.unfinished.rounds())
+    desk.training(rest, evaluate_every=1, checkpoint_every=5, early_stop=2).to_the_end()
+    assert [segment.first_round for segment in rest.segments] == [10]
+    assert [done.round for done in desk.unfinished.rounds()] == list(range(15))
+    document = json.loads((desk.unfinished.folder / "manifest.json").read_text())
+    assert [evaluation["round"] for evaluation in document["evaluations"]] == [5, 10, 15]
+    assert document["rounds_seconds"] == 7.5
+
+
+def test_when_a_training_is_over() -> None:
+    bad = Evaluations("loss", True)
+    for index, loss in enumerate((1.0, 2.0, 3.0)):
+        bad = bad.with_new(EvaluationDone(index + 1, index, {"loss": loss}, 1, 0.1, False))
+    for early_stop, next_round, over in ((None, 3, False), (2, 3, True), (3, 3, False), (None, 20, True)):
+        assert is_over(bad, next_round=next_round, rounds=20, early_stop=early_stop) is over
