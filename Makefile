@@ -7,10 +7,10 @@ INSTALLED := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint protos clean
+.PHONY: help demo test unit lint protos error-table clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ lint: $(INSTALLED) ## ruff and mypy
 
 protos: $(INSTALLED) ## generate edgeswarm/wire/v1 from protos/
 	$(BIN)/python -m tests.regenerate_protos
+
+error-table: $(INSTALLED) ## write docs/errors.md from the registry of errors
+	$(BIN)/python -m tests.regenerate_error_table
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .links build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -365,4 +365,8 @@ def failure_error(error_json: str) -> EdgeswarmError:
         document = json.loads(error_json)
         return EdgeswarmError.from_json({str(name): str(value) for name, value in document.items()})
     except (ValueError, AttributeError):
-        return EdgeswarmError(ErrorCode.WORKER_FAILED, f"The worker failed: {error_json[:1000]}")
+        return EdgeswarmError(
+            ErrorCode.WORKER_FAILED,
+            f"The worker failed: {error_json[:1000]}",
+            "Look at the agent's log there, and report it with that.",
+        )

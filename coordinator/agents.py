@@ -118,7 +118,11 @@ class AgentLink:
             return error_of_call(failure, device=self.node_id, doing=doing)
         if isinstance(failure, EdgeswarmError):
             return failure
-        return EdgeswarmError(ErrorCode.INTERNAL, f"{type(failure).__name__}: {failure} ({self.node_id}, {doing})")
+        return EdgeswarmError(
+            ErrorCode.INTERNAL,
+            f"{type(failure).__name__}: {failure} ({self.node_id}, {doing})",
+            "Look at the agent's log there, and report it with that.",
+        )
 
     def close(self) -> None:
         """Ends the connection and every call on it."""

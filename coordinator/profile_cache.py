@@ -176,4 +176,6 @@ def _leaves(fields: Fields, *, depth: int) -> Iterator[tuple[tuple[str, ...], Fi
 
 
 def _invalid(problem: str) -> EdgeswarmError:
-    return EdgeswarmError(ErrorCode.INSTANCE_INVALID, f"The profiles are not valid: {problem}.")
+    return EdgeswarmError(
+        ErrorCode.INSTANCE_INVALID, f"The profiles are not valid: {problem}.", "Measure anew: --fresh-profiles."
+    )

@@ -109,7 +109,7 @@ class Devices:
             try:
                 error = task.result(_FREE_LOST_SECONDS if lost else _FREE_SECONDS)
             except TimeoutError as late:
-                error = EdgeswarmError(ErrorCode.DEVICE_UNREACHABLE, f"{late}.")
+                error = EdgeswarmError(ErrorCode.DEVICE_UNREACHABLE, f"{late}.", "Look whether it is on.")
             # Stale, or busy with another job: it is free of us already. Lost: that is told as the error itself.
             known = error is None or error.code in (ErrorCode.STALE_CALL, ErrorCode.DEVICE_BUSY) or lost
             if error is not None and not known:

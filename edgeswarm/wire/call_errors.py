@@ -70,7 +70,10 @@ def error_of_call(error: grpc.RpcError, *, device: str, doing: str = "") -> Edge
         )
     if code is grpc.StatusCode.CANCELLED:
         return EdgeswarmError(
-            ErrorCode.LINK_BROKEN, f"The call to {device} was ended before its answer{tried}.", detail=details
+            ErrorCode.LINK_BROKEN,
+            f"The call to {device} was ended before its answer{tried}.",
+            "Run the command again; the agent's log there says more.",
+            detail=details,
         )
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return EdgeswarmError(
@@ -83,7 +86,11 @@ def error_of_call(error: grpc.RpcError, *, device: str, doing: str = "") -> Edge
         return EdgeswarmError(
             ErrorCode.TRUST, f"{device} refused the call{tried}: {details}", "Call it with an identity of its cluster."
         )
-    return EdgeswarmError(ErrorCode.INTERNAL, f"The call to {device} failed{tried}: {code.name}: {details}")
+    return EdgeswarmError(
+        ErrorCode.INTERNAL,
+        f"The call to {device} failed{tried}: {code.name}: {details}",
+        "Look at the agent's log there, and report it with that.",
+    )
 
 
 def _sent_error(error: grpc.RpcError) -> EdgeswarmError | None:
