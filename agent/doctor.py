@@ -45,9 +45,11 @@ class Finding:
 
 def examine(settings: AgentSettings, folders: Folders) -> Iterator[Finding]:
     """The checks, one after the other; some take seconds."""
-    yield _identity(folders)
+    identity = _identity(folders)
+    yield identity
     yield _clock()
-    yield _port(settings, folders)
+    if identity.level == "ok":
+        yield _port(settings, folders)
     yield _mdns(settings, folders)
     yield _torch(settings)
     yield _memory(settings)

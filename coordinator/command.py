@@ -41,7 +41,7 @@ from .job_state import INTERRUPTED_MESSAGE
 from .measuring import Measuring
 from .options import TrainOptions
 from .own_address import own_host_towards
-from .planner.planners import make_plan
+from .planner.planners import make_plan, sizes_to_try
 from .profile_cache import ProfileCache
 from .profiling import ModelFacts, planning_instance
 from .progress import Progress
@@ -128,6 +128,8 @@ class Command:
                 from . import preparation
 
                 prepared = preparation.prepare(loaded, dataset, snapshot_folder=self.snapshot_folder)
+            for warning in prepared.warnings:
+                self.progress.warn(warning)
             names = tuple(layer.name for layer in prepared.layer_graph.layers)
             self.progress.tell(ModelReady(names, prepared.parameter_bytes, prepared.dtype))
             return prepared
@@ -197,6 +199,8 @@ class Command:
             optimizer_state_factor=prepared.optimizer_state_factor,
             wire_dtype=prepared.wire_dtype,
         )
+        least = max(layer.least_batch for layer in prepared.layer_graph.layers)
+        sizes_to_try(batch_size, options.micro_batch, least_batch=least)  # it may raise: before minutes of measuring
         measuring = Measuring(
             cache=ProfileCache(self.folders.cache_dir, warn=self.progress.warn),
             fresh=options.fresh_profiles,

@@ -29,6 +29,7 @@ from .device import Device
 from .events import GATHER, WRITE_RESULT, Listener, PlanMade, TrainingDone, ignore
 from .job_run import JobRun
 from .job_state import Phase
+from .last_round import check_plan
 from .metrics import metrics_document
 from .options import DiscoveryOptions, TrainOptions
 from .output_folder import check_output_can_be_made
@@ -111,6 +112,8 @@ def _train(command: Command, options: TrainOptions, by_hand: Plan | None) -> Tra
         graph = prepared.layer_graph
         plan = fitted(by_hand, node_ids=tuple(links), layer_graph=graph, batch_size=job.batch_size)
         progress.tell(PlanMade(plan, None, tuple(layer.name for layer in graph.layers)))
+    layers = prepared.layer_graph.layers
+    check_plan(plan, layers, dataset_length=prepared.dataset_length, batch_size=job.batch_size)
     command.devices.free([node_id for node_id in links if node_id not in plan.devices], reason="not in the plan")
     links = {device: links[device] for device in plan.devices}
     service: DataServiceReady = supervision.wait(serving, *(sending[device] for device in plan.devices))[0]

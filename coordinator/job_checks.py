@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,10 @@ import torch
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import SERVED, Dataset, Job, model_arguments
 from edgeswarm.job_file import user_error
+from edgeswarm.labels import label_error
 from edgeswarm.wire.fetch import SamplePart
-from edgeswarm.wire.tensor_samples import collate_items, encode_items, part_of
+from edgeswarm.wire.tensor_misfits import collate_named, describe_batch
+from edgeswarm.wire.tensor_samples import encode_items, part_of
 
 # Export takes one and two rows for constants; a few more cost nothing.
 SAMPLE_ROWS = 4
@@ -31,12 +34,14 @@ class CheckedJob:
 
     loss_counts: the loss returns (sum, count). dataset_length: items.
     inputs, targets: of a batch of up to four samples, collated and transformed, as the model and the loss get them.
+    warnings: of what is odd and stops nothing.
     """
 
     loss_counts: bool
     dataset_length: int
     inputs: Any
     targets: Any
+    warnings: tuple[str, ...] = ()
 
 
 def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Path, batch_size: int) -> CheckedJob:
@@ -61,7 +66,8 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
         loss_counts = _check_forward(job, model, inputs, targets, folder=folder)
         check_optimizer(job, model, folder=folder)
         _check_learning_rate_schedule(job, folder=folder)
-    return CheckedJob(loss_counts, length, inputs, targets)
+        warnings = _changing_items(dataset, folder=folder)
+    return CheckedJob(loss_counts, length, inputs, targets, warnings)
 
 
 def sample_batch(job: Job, dataset: Dataset, *, rows: int, folder: Path) -> tuple[Any, Any]:
@@ -82,8 +88,24 @@ def sample_batch(job: Job, dataset: Dataset, *, rows: int, folder: Path) -> tupl
                 )
             item = part_of(item, SamplePart.BOTH)
         samples.append(item)
-    inputs, targets = collate_items(samples)
+    inputs, targets = collate_named(samples, range(rows))
     return inputs, targets
+
+
+def _changing_items(dataset: Dataset, *, folder: Path) -> tuple[str, ...]:
+    """A warning where reading an item twice gives two things: devices that need the same one would not get it."""
+    with _user_code(folder, "reading item 0 of the dataset a second time"):
+        items = [dataset[0], dataset[0]]
+    try:
+        first, second = (encode_items([item], SamplePart.BOTH) for item in items)
+    except EdgeswarmError:
+        return ()  # it is never sent, and compares as it likes
+    if first == second:
+        return ()
+    return (
+        "Item 0 of the dataset differs each time it is read: devices that need the same sample get different ones. "
+        "Let the dataset return it as it is stored, and draw random numbers in the job's `transform`.",
+    )
 
 
 def _check_learning_rate_schedule(job: Job, *, folder: Path) -> None:
@@ -105,17 +127,6 @@ def _pair_or_what(value: object) -> str:
     return f"{len(value)} values" if isinstance(value, (tuple, list)) else _a(type(value).__name__)
 
 
-def _described(value: object) -> str:
-    """What a batch is made of, as `float32 [4, 1, 28, 28]`; a tuple, list or dict as one of its parts."""
-    if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_described(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, (tuple, list)):
-        return "(" + ", ".join(_described(part) for part in value) + ")"
-    return type(value).__name__
-
-
 def _a(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
@@ -124,10 +135,21 @@ def _check_forward(job: Job, model: torch.nn.Module, inputs: Any, targets: Any, 
     """Model and loss on a small batch; whether the loss is (sum, count)."""
     args, kwargs = model_arguments(inputs)
     model.train()
-    with _user_code(folder, f"running the model on inputs {_described(inputs)}"):
+    try:
         output = model(*args, **kwargs)
-    with _user_code(folder, f"running the loss on output {_described(output)} and targets {_described(targets)}"):
-        result = job.loss(output, targets)
+    except Exception as error:  # it may raise anything
+        doing = f"running the model on inputs {describe_batch(inputs)}{_module_at(model, error)}"
+        raise user_error(error, folder, where="this machine", doing=doing) from error
+    with _user_code(
+        folder, f"running the loss on output {describe_batch(output)} and targets {describe_batch(targets)}"
+    ):
+        try:
+            result = job.loss(output, targets)
+        except Exception as error:
+            labels = label_error(error, output, targets, indices=range(SAMPLE_ROWS), where="this machine")
+            if labels is not None:
+                raise labels from error
+            raise
     counts = isinstance(result, tuple)
     if counts and len(result) != 2:
         _invalid(f"The loss returns {len(result)} values.", "Return the mean over the rows, or (sum, count).")
@@ -153,6 +175,16 @@ def _check_forward(job: Job, model: torch.nn.Module, inputs: Any, targets: Any, 
             "Compute it from the model's output with torch operations, and leave requires_grad on for what is trained.",
         )
     return counts
+
+
+def _module_at(model: torch.nn.Module, error: BaseException) -> str:
+    """`, in its module features.3 (Conv2d),`: the innermost one that was running; empty where it is the model itself."""
+    paths = {id(module): f"{path} ({type(module).__name__})" for path, module in model.named_modules() if path}
+    found = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        names = frame.f_code.co_varnames
+        found = paths.get(id(frame.f_locals.get(names[0])) if names else 0, found)
+    return f", in its module {found}," if found else ""
 
 
 def check_optimizer(job: Job, model: torch.nn.Module, *, folder: Path) -> torch.optim.Optimizer:

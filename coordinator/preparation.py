@@ -22,6 +22,7 @@ from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.snapshot import LayerState, write_layer_file
 
 from .job_checks import check_job
+from .last_round import check_batches
 
 PRECISIONS = ("float32", "float64")
 
@@ -41,7 +42,7 @@ class PreparedModel:
 
     dtype: of its parameters. optimizer_state_factor: bytes of optimizer state per byte of trained parameters.
     loss_counts: the loss returns (sum, count). wire_dtype: as the job wants it. unused: the tensors that no layer uses,
-    which keep their values.
+    which keep their values. warnings: of what is odd in the job and stops nothing.
     """
 
     layer_graph: LayerGraph
@@ -51,6 +52,7 @@ class PreparedModel:
     optimizer_state_factor: float
     wire_dtype: str | None
     unused: dict[str, torch.Tensor]
+    warnings: tuple[str, ...] = ()
 
     @property
     def parameter_bytes(self) -> int:
@@ -93,6 +95,7 @@ def prepare(loaded: LoadedJob, dataset: Dataset, *, snapshot_folder: Path) -> Pr
     args, kwargs = model_arguments(checked.inputs)
     model.train()
     exported = export_model(model, args, kwargs)
+    check_batches(exported.layer_graph.layers, dataset_length=checked.dataset_length, batch_size=job.batch_size)
     tensors = _tensors(model, exported)
     _write_layers(exported.layer_graph, tensors, snapshot_folder)
     return PreparedModel(
@@ -103,6 +106,7 @@ def prepare(loaded: LoadedJob, dataset: Dataset, *, snapshot_folder: Path) -> Pr
         optimizer_state_factor=_optimizer_state_factor(loaded, model),
         wire_dtype=job.wire_dtype,
         unused={name: tensors[name].clone() for name in exported.layer_graph.unused},
+        warnings=checked.warnings,
     )
 
 

@@ -177,5 +177,5 @@ def _leaves(fields: Fields, *, depth: int) -> Iterator[tuple[tuple[str, ...], Fi
 
 def _invalid(problem: str) -> EdgeswarmError:
     return EdgeswarmError(
-        ErrorCode.INSTANCE_INVALID, f"The profiles are not valid: {problem}.", "Measure anew: --fresh-profiles."
+        ErrorCode.INSTANCE_INVALID, f"The profiles are not valid: {problem}.", "--fresh-profiles measures anew."
     )

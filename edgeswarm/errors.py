@@ -262,3 +262,12 @@ class EdgeswarmError(Exception):
             document.get("remedy", ""),
             detail=document.get("detail", ""),
         )
+
+
+def said_by(error: BaseException) -> str:
+    """`ValueError: no colours`: an exception's kind and the first line of its text, without a full stop at its end.
+
+    What PyTorch's C++ says goes on for pages; the traceback, which is the detail, has all of it.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from .errors import EdgeswarmError, ErrorCode
+from .errors import EdgeswarmError, ErrorCode, said_by
 from .job import Job, shown
 
 OWN_PACKAGES = ("edgeswarm", "edgeswarm_agent", "edgeswarm_coordinator")
@@ -84,7 +84,8 @@ def user_error(error: BaseException, folder: Path, *, where: str, doing: str) ->
     detail = "".join(traceback.format_exception(type(error), error, _users_part(error, folder)))
     if isinstance(error, SyntaxError):
         place = f"{_within(error.filename or '?', folder)}, line {error.lineno}"
-        return EdgeswarmError(ErrorCode.JOB_FILE, f"{place}: {error.msg}.", "Correct the line.", detail=detail)
+        stop = "" if error.msg.endswith(("?", "!")) else "."
+        return EdgeswarmError(ErrorCode.JOB_FILE, f"{place}: {error.msg}{stop}", "Correct the line.", detail=detail)
     line = user_line(error, folder)
     place = f"{line}: " if line else ""
     if isinstance(error, ImportError):
@@ -92,17 +93,14 @@ def user_error(error: BaseException, folder: Path, *, where: str, doing: str) ->
         if isinstance(error, ModuleNotFoundError):
             message = f"{place}the Python module {module!r} is missing on {where} (while {doing})."
         else:
-            message = f"{place}{module!r} does not import on {where}: {error} (while {doing})."
+            message = f"{place}{module!r} does not import on {where}: {said_by(error)} (while {doing})."
         remedy = (
             f"Install it there, in the Python that runs edgeswarm ({sys.executable} -m pip install ...); "
             "a module of your own belongs beside the job file or in the job's `files`."
         )
         return EdgeswarmError(ErrorCode.MODULE_MISSING, message, remedy, detail=detail)
-    text = str(error).strip()
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return EdgeswarmError(
-        ErrorCode.JOB_FILE, f"{place}{said} (while {doing} on {where}).", "Correct the job file.", detail=detail
-    )
+    message = f"{place}{said_by(error)} (while {doing} on {where})."
+    return EdgeswarmError(ErrorCode.JOB_FILE, message, "Correct the job file.", detail=detail)
 
 
 def _users_part(error: BaseException, folder: Path) -> TracebackType | None:

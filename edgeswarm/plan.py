@@ -215,7 +215,8 @@ class Plan:
             )
         if self.mini_batch != mini_batch:
             raise _invalid(
-                f"The plan's round has {self.mini_batch} samples, but the batch size is {mini_batch}.",
+                f"The plan's round has {self.mini_batch} samples in {self.micro_batches} micro-batches of up to "
+                f"{self.micro_batch}, but the batch size is {mini_batch}.",
                 "Change micro_batch, micro_batches or last_micro_batch so that a round has batch_size samples.",
             )
         missing = [device for device in self.devices if device not in devices]
@@ -226,19 +227,28 @@ class Plan:
             )
         if least_batch is None:
             return
+        problem = self.too_few_samples(self.mini_batch, least_batch)
+        if problem:
+            raise _invalid(f"{problem}.", "Give it more samples, or none.")
+
+    def too_few_samples(self, round_samples: int, least_batch: Sequence[int]) -> str:
+        """Which replica would take fewer samples than a layer of its stage needs, in a round of so many; empty for none.
+
+        least_batch: by layer. A round may have fewer samples than the mini-batch: the last one of an epoch.
+        """
         # As the workers split: by the whole model's least batch, so that neighbours know each other's intervals.
         of_model = max(least_batch)
-        sizes = micro_batch_sizes(self.mini_batch, micro_batch=self.micro_batch, least_batch=of_model)
+        sizes = micro_batch_sizes(round_samples, micro_batch=self.micro_batch, least_batch=of_model)
         for index, stage in enumerate(self.stages):
             least = max(least_batch[stage.first_layer : stage.end_layer])
             for size in sorted(set(sizes), reverse=True):
                 for device, interval in split_micro_batch(stage.shares, size, least_batch=of_model).items():
                     if 0 < interval.size < least:
-                        raise _invalid(
+                        return (
                             f"In stage {index} {device} takes {interval.size} of a micro-batch's {size} samples, "
-                            f"but a layer of that stage needs at least {least} at once.",
-                            "Give it more samples, or none.",
+                            f"but a layer of that stage needs at least {least} at once"
                         )
+        return ""
 
     def to_json(self) -> dict[str, Any]:
         """The plan as one `edgeswarm-plan/1` object of JSON values."""

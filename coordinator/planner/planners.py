@@ -98,7 +98,8 @@ def make_plan(instance: PlanningInstance, planner: str = "asteroid", micro_batch
     if planner not in PLANNERS:
         raise ValueError(f"there is no planner {planner!r}; known: {', '.join(PLANNERS)}")
     chosen = PLANNERS[planner]
-    sizes = _sizes(instance, micro_batch)
+    least = max(layer.least_batch for layer in instance.model.layers)
+    sizes = sizes_to_try(instance.training.mini_batch, micro_batch, least_batch=least)
     for attempt in chosen.searches:
         plan = _best_plan(instance, chosen, attempt, sizes)
         if plan is not None:
@@ -123,16 +124,19 @@ def _best_plan(instance: PlanningInstance, planner: Planner, attempt: Search, si
     return best
 
 
-def _sizes(instance: PlanningInstance, micro_batch: int | None) -> tuple[int, ...]:
-    mini_batch = instance.training.mini_batch
-    least = max(layer.least_batch for layer in instance.model.layers)
+def sizes_to_try(mini_batch: int, micro_batch: int | None, *, least_batch: int) -> tuple[int, ...]:
+    """The sizes of micro-batches to plan with, largest first; just `micro_batch` where that is given.
+
+    least_batch: the largest of any layer. Raises EdgeswarmError: PLAN_INVALID for a micro_batch that cannot be,
+    NO_PLAN_FITS where none can be.
+    """
     if micro_batch is None:
-        sizes = micro_batch_sizes(mini_batch, least_batch=least)
+        sizes = micro_batch_sizes(mini_batch, least_batch=least_batch)
         if not sizes:
             raise EdgeswarmError(
                 ErrorCode.NO_PLAN_FITS,
-                f"The batch size is {mini_batch}, but a layer of the model needs at least {least} samples at once.",
-                f"Set batch_size to {least} or more.",
+                f"The batch size is {mini_batch}, but a layer of the model needs at least {least_batch} samples at once.",
+                f"Set batch_size to {least_batch} or more.",
             )
         return sizes
     if not 1 <= micro_batch <= mini_batch:
@@ -142,13 +146,13 @@ def _sizes(instance: PlanningInstance, micro_batch: int | None) -> tuple[int, ..
             f"Choose a micro-batch from 1 to {mini_batch}.",
         )
     rest = mini_batch % micro_batch
-    if micro_batch < least or 0 < rest < least:
-        short = micro_batch if micro_batch < least else rest
+    if micro_batch < least_batch or 0 < rest < least_batch:
+        short = micro_batch if micro_batch < least_batch else rest
         raise EdgeswarmError(
             ErrorCode.PLAN_INVALID,
             f"Micro-batches of {micro_batch} leave one of {short} sample(s) in a round of {mini_batch}, "
-            f"but a layer of the model needs at least {least} at once.",
-            f"Choose one of {', '.join(map(str, micro_batch_sizes(mini_batch, least_batch=least)))}.",
+            f"but a layer of the model needs at least {least_batch} at once.",
+            f"Choose one of {', '.join(map(str, micro_batch_sizes(mini_batch, least_batch=least_batch)))}.",
         )
     return (micro_batch,)
 

@@ -109,8 +109,36 @@ class Empty(Images):
         return 0
 
 
+class Drawn(Images):
+    """Items that differ each time they are read."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return torch.rand(4), index % 3
+
+
 def raising(*_: Any) -> Any:
-    raise RuntimeError("shapes differ")
+    raise RuntimeError("shapes differ\nCheck failed at\n  #0 some C++ function")
+
+
+def uneven(sample: Any, _: torch.Generator) -> Any:
+    return torch.ones(5 if sample[0][0] == 2 else 4), sample[1]
+
+
+def mislabelled(sample: Any, _: torch.Generator) -> Any:
+    return sample[0].float(), 9 if sample[0][0] == 3 else sample[1]
+
+
+def test_items_that_differ_each_time_are_a_warning() -> None:
+    (warning,) = check(dataset=Drawn(), transform=None).warnings
+    assert "Item 0 of the dataset differs each time" in warning
+    assert "`transform`" in warning
+    assert check().warnings == ()
+
+
+def test_of_a_long_text_the_first_line_is_told_and_the_rest_is_detail() -> None:
+    error = refused(loss=raising)
+    assert "#0" not in error.message
+    assert "#0 some C++ function" in error.detail
 
 
 @pytest.mark.parametrize(
@@ -125,7 +153,12 @@ def raising(*_: Any) -> Any:
         ({"transform": lambda sample, _: sample[0]}, r"transform\(sample, generator\) returns a Tensor, not a pair"),
         ({"transform": lambda sample, _: (*sample, 1)}, r"transform\(sample, generator\) returns 3 values, not a pair"),
         ({"transform": raising}, "shapes differ .*transforming item 0"),
-        ({"transform": None}, r"running the model on inputs uint8 \[4, 4\]"),
+        ({"transform": None}, r"running the model on inputs uint8 \[4, 4\], in its module 0 \(Linear\),"),
+        (
+            {"transform": uneven},
+            r"Items 0 and 2 .* one is \(float32 \[4\], int\), the other \(float32 \[5\], int\)",
+        ),
+        ({"transform": mislabelled}, r"Item 3 of the dataset has the label 9 .* 3 classes, 0 to 2"),
         ({"loss": raising}, r"shapes differ .*running the loss on output float32 \[4, 3\] and targets int64 \[4\]"),
         ({"learning_rate_schedule": raising}, "shapes differ .*schedule for round 0"),
         ({"learning_rate_schedule": lambda _: "0.1"}, r"learning_rate_schedule\(0\) returns '0.1', not a number"),

@@ -34,7 +34,7 @@ IN_THE_DATA_SERVICE = "edgeswarm_coordinator.data_server" in sys.orig_argv
 
 def item(index):
     {item}
-    return torch.full((4,), index / {items}), torch.tensor(index % 2)
+    return torch.full((4,), index / 100), torch.tensor(index % 2)
 
 
 class Data:
@@ -77,13 +77,17 @@ def transform(sample, generator):
     transform=transform,
     batch_size={batch_size},
     epochs={epochs},
+    {more}
 )
 """
 
 
 @dataclass(frozen=True)
 class FaultyJob:
-    """Lines of Python, each put at the beginning of the function that it is named after (`top`: of the file)."""
+    """Lines of Python, each put at the beginning of the function that it is named after (`top`: of the file).
+
+    more: further arguments of the Job. items: of the data set.
+    """
 
     top: str = ""
     item: str = ""
@@ -93,13 +97,15 @@ class FaultyJob:
     optimizer: str = ""
     transform: str = ""
     name: str = "job"
+    more: str = ""
     epochs: int = 2
+    items: int = ITEMS
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "tiny.py"
-        pieces = {name: (text if name == "top" else text or "pass") for name, text in vars(self).items()}
-        path.write_text(_TEMPLATE.format(**pieces, items=ITEMS, batch_size=BATCH_SIZE))
+        pieces = {name: (text if name in ("top", "more") else text or "pass") for name, text in vars(self).items()}
+        path.write_text(_TEMPLATE.format(**{**pieces, "items": self.items}, batch_size=BATCH_SIZE))
         return path
 
 

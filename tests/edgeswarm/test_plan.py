@@ -139,7 +139,7 @@ def test_whole_numbers_written_with_a_point_are_taken() -> None:
     ("changes", "words"),
     [
         ({"layer_count": 10}, "end at layer 9, but the model has 10 layers"),
-        ({"mini_batch": 32}, "round has 16 samples, but the batch size is 32"),
+        ({"mini_batch": 32}, "round has 16 samples in 2 micro-batches of up to 8, but the batch size is 32"),
         ({"devices": ["a", "b"]}, "uses c"),
         ({"least_batch": [1, 1, 4, 1, 1, 1, 1, 1, 1]}, "In stage 0 a takes 3 of a micro-batch's 8 samples"),
     ],

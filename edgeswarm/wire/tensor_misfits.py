@@ -1,0 +1,51 @@
+"""Which items don't make one batch, and why: looked for once they don't."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import EdgeswarmError
+from .tensor_samples import collate_items
+
+
+def describe_batch(value: Any) -> str:
+    """What inputs or targets are made of, as `float32 [4, 1, 28, 28]`; a tuple, list or dict as one of its parts."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {describe_batch(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(describe_batch(part) for part in value) + ")"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype} {list(value.shape)}"
+    return type(value).__name__
+
+
+def collate_named(items: Sequence[Any], indices: Sequence[int]) -> Any:
+    """`collate_items` of the data set's items with these indices.
+
+    Raises EdgeswarmError (DATA_FAILED) that names two which don't fit each other, and what each is.
+    """
+    try:
+        return collate_items(items)
+    except EdgeswarmError as error:
+        raise name_misfits(items, indices, error) from error
+
+
+def name_misfits(items: Sequence[Any], indices: Sequence[int], error: EdgeswarmError) -> EdgeswarmError:
+    """The error with the first item and the first that doesn't fit it; as it is where no two can be named."""
+    for item, index in zip(items[1:], indices[1:], strict=False):
+        try:
+            collate_items([items[0], item])
+        except EdgeswarmError:
+            return EdgeswarmError(
+                error.code,
+                f"Items {indices[0]} and {index} of the dataset don't make one batch: "
+                f"one is {describe_batch(items[0])}, the other {describe_batch(item)}.",
+                error.remedy,
+                detail=error.message,
+            )
+    return error

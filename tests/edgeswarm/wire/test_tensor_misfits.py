@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.wire.tensor_misfits import collate_named
+
+
+def test_items_that_fit_make_a_batch() -> None:
+    inputs, targets = collate_named([(torch.ones(3), 1), (torch.zeros(3), 2)], [7, 9])
+    assert inputs.shape == (2, 3)
+    assert targets.tolist() == [1, 2]
+
+
+def test_two_items_that_do_not_fit_are_named_with_what_they_are() -> None:
+    items = [(torch.ones(3, 4), 1), (torch.ones(3, 4), 0), (torch.ones(3, 5), 1)]
+    with pytest.raises(EdgeswarmError) as caught:
+        collate_named(items, [4, 8, 15])
+    assert caught.value.code is ErrorCode.DATA_FAILED
+    assert caught.value.message == (
+        "Items 4 and 15 of the dataset don't make one batch: one is (float32 [3, 4], int), the other (float32 [3, 5], int)."
+    )
+    assert "one shape" in caught.value.remedy
