@@ -22,6 +22,7 @@ from .assemble import assemble
 from .costs import with_costs
 from .cutting import Cuts, cut
 from .export_errors import explain, refuse_fixed_batch
+from .export_watch import Watch, watching
 from .layer_graph import LayerGraph
 from .lowering import LoweredGraph, lower
 from .mutation import settle_mutations
@@ -179,11 +180,12 @@ def _export(
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             shapes[leaf] = {0: torch.export.Dim.DYNAMIC}
+    watch: Watch | None = None
     try:
-        with _quiet(), _plain_momentum(model), _without_caches(model):
+        with _quiet(), _plain_momentum(model), _without_caches(model), watching(model) as watch:
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # whatever the user's code and the tracer raise: it becomes a message
-        raise explain(model, error) from error
+        raise explain(model, error, fixed_at=watch.fixed_at if watch is not None else "") from error
 
 
 @contextlib.contextmanager

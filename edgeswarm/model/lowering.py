@@ -16,6 +16,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped,unused-ignore]  # torch's own, behind its symbolic sizes
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 from ..errors import EdgeswarmError, ErrorCode
 from . import operators
@@ -39,6 +40,10 @@ _FILLED = {"new_zeros": 0, "zeros_like": 0, "new_ones": 1, "ones_like": 1, "new_
 _UNFILLED = ("new_empty", "empty_like")
 #: Operations whose result's size, or whose Python number, depends on a tensor's values.
 _BY_VALUE = ("item", "_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "unique_consecutive")
+_BY_TENSOR_VALUES = (
+    "Keep sizes and Python numbers independent of a tensor's values: no .item(), no .tolist(), no nonzero; choose with "
+    "torch.where, which keeps the shape, instead of x[mask]."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,9 +173,16 @@ class _Lowering:
             raise EdgeswarmError(
                 ErrorCode.EXPORT_FAILED,
                 f"The model calls {op}{_where(node)}, an operation that a stage can't run.",
-                "Keep sizes and Python numbers independent of a tensor's values."
+                _BY_TENSOR_VALUES
                 if operators.packet_of(op) in _BY_VALUE
                 else "Write that part with the commoner tensor functions of PyTorch.",
+            )
+        sizes = value.shape if isinstance(value, torch.Tensor) else ()
+        if any(isinstance(size, torch.SymInt) and has_free_unbacked_symbols(size) for size in sizes):
+            raise EdgeswarmError(
+                ErrorCode.EXPORT_FAILED,
+                f"The size of what the model computes depends on the values of a tensor{_where(node)}.",
+                _BY_TENSOR_VALUES,
             )
         return self._append(node, op, args, kwargs, value)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils.checkpoint import checkpoint
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.export import export_model
@@ -77,9 +82,101 @@ def _autocast(module: _Inner, values: Tensor) -> Tensor:
     return result
 
 
+def _loops_by_value(module: _Inner, values: Tensor) -> Tensor:
+    for _ in range(int(values[0, 0])):
+        values = module.linear(values)
+    return values
+
+
+def _fixed_view(module: _Inner, values: Tensor) -> Tensor:
+    result: Tensor = module.linear(values).view(32, -1)
+    return result
+
+
+def _by_length(module: _Inner, values: Tensor) -> Tensor:
+    result: Tensor = module.linear(values) / len(values)
+    return result
+
+
+def _made_for_four(module: _Inner, values: Tensor) -> Tensor:
+    result: Tensor = module.linear(values) + torch.zeros(4, 6)
+    return result
+
+
+def _by_numpy(module: _Inner, values: Tensor) -> Tensor:
+    result: Tensor = module.linear(values) + torch.from_numpy(np.tanh(values.numpy()))
+    return result
+
+
+def _writes_to_a_leaf(module: _Inner, values: Tensor) -> Tensor:
+    module.linear.weight += 1
+    result: Tensor = module.linear(values)
+    return result
+
+
+def _writes_to_data(module: _Inner, values: Tensor) -> Tensor:
+    module.linear.weight.data.add_(1)
+    result: Tensor = module.linear(values)
+    return result
+
+
+def _nonzero(module: _Inner, values: Tensor) -> Tensor:
+    result: Tensor = module.linear(values)[torch.nonzero(values[:, 0])[:, 0]]
+    return result
+
+
+def _masked(module: _Inner, values: Tensor) -> Tensor:
+    made: Tensor = module.linear(values)
+    return made[made > 0].sum().expand(values.shape[0])
+
+
+class _Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, values: Tensor) -> Tensor:
+        return values.round()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def _own_gradient(module: _Inner, values: Tensor) -> Tensor:
+    result: Tensor = _Rounded.apply(module.linear(values))  # type: ignore[no-untyped-call]
+    return result
+
+
+def _hooks(module: _Inner, values: Tensor) -> Tensor:
+    made: Tensor = module.linear(values)
+    made.register_hook(lambda gradient: gradient * 2)  # type: ignore[no-untyped-call]
+    return made
+
+
+def _python_draws(module: _Inner, values: Tensor) -> Tensor:
+    result: Tensor = module.linear(values) * random.random()
+    return result
+
+
+def _numpy_draws(module: _Inner, values: Tensor) -> Tensor:
+    result: Tensor = module.linear(values) * float(np.random.rand())
+    return result
+
+
 @pytest.mark.parametrize(
     ("compute", "said", "advised"),
     [
+        (_loops_by_value, r"decides by the values of a tensor in part\.1 \(.*range\(int\(values", "torch.where"),
+        (_fixed_view, r"fixes the batch size in part\.1 \(.*view\(32.*input of size 6\*batch", "x.shape[0]"),
+        (_by_length, r"fixes the batch size to 4 in part\.1 \(.*len\(values\)", "len(x)"),
+        (_made_for_four, r"fixes the batch size to 4 in part\.1 \(.*torch\.zeros\(4, 6\)", "x.shape[0]"),
+        (_by_numpy, r"can't be exported in part\.1 \(.*values\.numpy\(\)", "torch's functions"),
+        (_writes_to_a_leaf, r"in part\.1 \(.*weight \+= 1.*leaf Variable", "new tensors"),
+        (_writes_to_data, r"writes to the memory of one of its tensors in part\.1", "new tensors"),
+        (_nonzero, r"aten\.nonzero\.default in part\.1 \(.*test_export_errors", "torch.where"),
+        (_masked, r"size of what the model computes depends on the values .* in part\.1 \(.*test_export", "x[mask]"),
+        (_own_gradient, r"uses _Rounded, an autograd\.Function, in part\.1 \(.*_Rounded\.apply", "detach()"),
+        (_hooks, r"hook on gradients, in part\.1 \(.*register_hook", "clip_gradient_norm"),
+        (_python_draws, "draws random numbers from Python or numpy", "nn.Dropout"),
+        (_numpy_draws, "draws random numbers from Python or numpy", "nn.Dropout"),
         (_by_value, r"decides by the values of a tensor in part\.1 \(.*values\.sum\(\) > 0", "torch.where"),
         (_by_batch, "does one thing for batches of 2 to 5", "x.shape[0]"),
         (_odd_and_even, "holds only where .*batch size", "x.shape[0]"),
@@ -102,6 +199,47 @@ def test_a_message_names_the_place_and_the_change(
     assert caught.value.code is ErrorCode.EXPORT_FAILED
     assert advised in caught.value.remedy
     assert capfd.readouterr().err == ""
+
+
+def test_what_is_harmless_is_exported(capsys: pytest.CaptureFixture[str]) -> None:
+    def chatty(module: _Inner, values: Tensor) -> Tensor:
+        print("rows of", values.shape[1])
+        made: Tensor = checkpoint(module.linear, values, use_reentrant=False)
+        made[made > 0] = 0.0
+        return made
+
+    exported = export_model(_Inner(chatty), (torch.randn(4, 6),))
+    assert exported.layer_graph.layers
+    assert "rows of 6" in capsys.readouterr().out
+
+
+def test_what_was_looked_for_while_it_ran_is_as_before() -> None:
+    before = (
+        torch.autograd.Function.__dict__["apply"],
+        torch.Tensor.register_hook,
+        ShapeEnv.__dict__["_set_replacement"],
+    )
+    with pytest.raises(EdgeswarmError):
+        export_model(_Inner(_own_gradient), (torch.randn(4, 6),))
+    after = (
+        torch.autograd.Function.__dict__["apply"],
+        torch.Tensor.register_hook,
+        ShapeEnv.__dict__["_set_replacement"],
+    )
+    assert after == before
+
+
+def test_hooks_that_were_there_before_are_refused_by_name() -> None:
+    linear = nn.Linear(6, 6)
+    model = nn.Sequential(linear, nn.Tanh())
+    handle = model[1].register_full_backward_hook(lambda *_: None)
+    with pytest.raises(EdgeswarmError, match="hook on gradients, in its module 1"):
+        export_model(model, (torch.randn(4, 6),))
+    handle.remove()
+    linear.weight.register_hook(lambda gradient: gradient)  # type: ignore[no-untyped-call]
+    with pytest.raises(EdgeswarmError, match=r"hook on gradients, in its parameter 0\.weight"):
+        export_model(model, (torch.randn(4, 6),))
+    assert export_model(model.eval(), (torch.randn(4, 6),)).layer_graph.layers
 
 
 def test_inputs_need_one_number_of_rows() -> None:
