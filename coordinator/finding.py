@@ -10,7 +10,7 @@ Every address is dialed at once:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from edgeswarm.config import Folders
@@ -57,10 +57,23 @@ class Silence:
 
 @dataclass(frozen=True)
 class Found:
-    """links: one for each usable device, by node id, in its order. how: where they were found."""
+    """links: one for each usable device, by node id, in its order. how: where they were found.
+
+    left_out: why others that answered can't be used, by node id.
+    """
 
     links: dict[str, AgentLink]
     how: Source
+    left_out: dict[str, EdgeswarmError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """chosen: one answer for each node id that can be used, in their order. left_out: as in Found."""
+
+    chosen: list[Answer]
+    left_out: dict[str, EdgeswarmError]
+    warnings: list[str]
 
 
 class Finder:
@@ -78,7 +91,7 @@ class Finder:
         """All agents that answer and speak our version.
 
         wanted: names or node ids; the search ends as soon as they are announced.
-        Raises EdgeswarmError: NO_DEVICES, VERSION_DIFFERS where none speaks our version.
+        Raises EdgeswarmError where there is none: NO_DEVICES, or why those that answered can't be used.
         """
         dialing: dict[tuple[str, str], Task[Answer | Silence]] = {}
 
@@ -98,7 +111,7 @@ class Finder:
                 for address in agent.targets():
                     dial(address, agent.node_id, "mdns", f"announcement {number}")
         outcomes = [task.result() for task in dialing.values()]
-        return self._sorted_out(outcomes)
+        return self._sorted_out(outcomes, wanted)
 
     def _remembered(self) -> dict[str, tuple[str, ...]]:
         try:
@@ -127,52 +140,59 @@ class Finder:
         except EdgeswarmError as error:
             return Silence(node_id, address, source, error)
 
-    def _sorted_out(self, outcomes: Sequence[Answer | Silence]) -> Found:
+    def _sorted_out(self, outcomes: Sequence[Answer | Silence], wanted: Sequence[str]) -> Found:
         answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
         silences = [outcome for outcome in outcomes if isinstance(outcome, Silence)]
-        chosen, warnings = choose(answers)
-        for message in (*warnings, *silence_warnings(silences, reached={a.link.node_id for a in answers})):
+        choice = choose(answers)
+        chosen = choice.chosen
+        left_out = [
+            f"{node_id} is left out: {error}"
+            for node_id, error in choice.left_out.items()
+            if chosen and not any(_is_called(node_id, name) for name in wanted)  # else it is the error that ends this
+        ]
+        for message in (
+            *left_out,
+            *choice.warnings,
+            *silence_warnings(silences, reached={a.link.node_id for a in answers}),
+        ):
             self._warn(message)
         kept = {id(answer.link) for answer in chosen}
         for answer in answers:
             if id(answer.link) not in kept:
                 answer.link.close()
         if not chosen:
-            raise _nothing_found(answers, silences)
+            raise _nothing_found(choice, silences)
         for answer in chosen:
             self._known.remember(answer.link.node_id, [answer.link.address])
         sources = {answer.source for answer in chosen}
         return Found(
             links={answer.link.node_id: answer.link for answer in chosen},
             how=next(s for s in ("mdns", "addresses", "remembered") if s in sources),
+            left_out=choice.left_out,
         )
 
 
-def choose(answers: Sequence[Answer]) -> tuple[list[Answer], list[str]]:
-    """One answer for each node id that can be used, in the order of node ids, and warnings about the others. Pure."""
-    chosen: list[Answer] = []
-    warnings: list[str] = []
+def choose(answers: Sequence[Answer]) -> Choice:
+    """One answer for each node id that can be used; why the others can't. Pure."""
+    choice = Choice([], {}, [])
     for node_id in sorted({answer.link.node_id for answer in answers}):
         mine = [answer for answer in answers if answer.link.node_id == node_id]
         places = {answer.box: answer.link.address for answer in mine if answer.box}
         if len(places) > 1:
-            warnings.append(
-                f"Two devices call themselves {node_id}: at {' and at '.join(sorted(places.values()))}. Neither is used. "
-                "Was a disk or SD card cloned? Remove the agent's folder on one of them and join it again."
-            )
+            choice.left_out[node_id] = _cloned(node_id, sorted(places.values()))
             continue
         best = min(mine, key=lambda answer: (_PREFERENCE.index(answer.source), answer.link.round_trip_seconds))
         if best.link.protocol_version != PROTOCOL_VERSION:
-            warnings.append(f"{_version_differs(best.link).message} It is left out.")
+            choice.left_out[node_id] = _version_differs(best.link)
             continue
         offset = best.link.device.clock_offset_seconds
         if abs(offset) > CLOCK_LIMIT_SECONDS:
-            warnings.append(
+            choice.warnings.append(
                 f"The clock of {node_id} is {abs(offset):.0f} s {'ahead of' if offset > 0 else 'behind'} this machine's. "
                 "Set it (timedatectl set-ntp true): certificates depend on it."
             )
-        chosen.append(best)
-    return chosen, warnings
+        choice.chosen.append(best)
+    return choice
 
 
 def silence_warnings(silences: Sequence[Silence], *, reached: set[str]) -> list[str]:
@@ -190,10 +210,22 @@ def silence_warnings(silences: Sequence[Silence], *, reached: set[str]) -> list[
 
 
 def selected(found: Found, names: Sequence[str]) -> dict[str, AgentLink]:
-    """The links of the devices with these names, all of them for no names. Raises EdgeswarmError (NO_DEVICES)."""
+    """The links of the devices with these names, all of them for no names.
+
+    Raises EdgeswarmError: NO_DEVICES, or why a device of that name can't be used.
+    """
     if not names:
         return dict(found.links)
+    for name in names:
+        if not any(_is_called(node_id, name) for node_id in found.links):
+            reason = next((error for node_id, error in found.left_out.items() if _is_called(node_id, name)), None)
+            if reason is not None:
+                raise reason
     return {node_id: found.links[node_id] for node_id in resolve_names(names, tuple(found.links)).values()}
+
+
+def _is_called(node_id: str, name: str) -> bool:
+    return name in (node_id, short_name(node_id))
 
 
 def _version_differs(link: AgentLink) -> EdgeswarmError:
@@ -205,10 +237,18 @@ def _version_differs(link: AgentLink) -> EdgeswarmError:
     )
 
 
-def _nothing_found(answers: Sequence[Answer], silences: Sequence[Silence]) -> EdgeswarmError:
-    differing = [answer.link for answer in answers if answer.link.protocol_version != PROTOCOL_VERSION]
-    if differing:
-        return _version_differs(differing[0])
+def _cloned(node_id: str, addresses: Sequence[str]) -> EdgeswarmError:
+    return EdgeswarmError(
+        ErrorCode.CLONED_DEVICE,
+        f"Two devices call themselves {node_id}: at {' and at '.join(addresses)}.",
+        "Was a disk or SD card cloned? On one of them remove the agent's folder (its identity and its name are in it), and "
+        "join it again with `edgeswarm token create` and `edgeswarm-agent join`.",
+    )
+
+
+def _nothing_found(choice: Choice, silences: Sequence[Silence]) -> EdgeswarmError:
+    if choice.left_out:
+        return next(iter(choice.left_out.values()))
     refused = [silence.error for silence in silences if silence.error.code is ErrorCode.TRUST]
     if refused:
         return refused[0]

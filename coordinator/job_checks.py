@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch.utils import _pytree as pytree
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import SERVED, Dataset, Job, model_arguments
@@ -63,7 +64,7 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
         )
     with torch.random.fork_rng(devices=[]), _unchanged_buffers(model):
         inputs, targets = sample_batch(job, dataset, rows=min(SAMPLE_ROWS, batch_size), folder=folder)
-        loss_counts = _check_forward(job, model, inputs, targets, folder=folder)
+        loss_counts = _check_forward(job, model, inputs, targets, folder=folder, batch_size=batch_size)
         check_optimizer(job, model, folder=folder)
         _check_learning_rate_schedule(job, folder=folder)
         warnings = _changing_items(dataset, folder=folder)
@@ -131,7 +132,9 @@ def _a(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
-def _check_forward(job: Job, model: torch.nn.Module, inputs: Any, targets: Any, *, folder: Path) -> bool:
+def _check_forward(
+    job: Job, model: torch.nn.Module, inputs: Any, targets: Any, *, folder: Path, batch_size: int
+) -> bool:
     """Model and loss on a small batch; whether the loss is (sum, count)."""
     args, kwargs = model_arguments(inputs)
     model.train()
@@ -139,7 +142,15 @@ def _check_forward(job: Job, model: torch.nn.Module, inputs: Any, targets: Any, 
         output = model(*args, **kwargs)
     except Exception as error:  # it may raise anything
         doing = f"running the model on inputs {describe_batch(inputs)}{_module_at(model, error)}"
-        raise user_error(error, folder, where="this machine", doing=doing) from error
+        told = user_error(error, folder, where="this machine", doing=doing)
+        if _runs_on(model, inputs, batch_size):
+            raise EdgeswarmError(
+                ErrorCode.EXPORT_FAILED,
+                f"The model runs on batch_size={batch_size} samples and not on fewer: {told.message}",
+                "Devices take parts of a batch: use x.shape[0] where a view, reshape, expand or loop has that number.",
+                detail=told.detail,
+            ) from error
+        raise told from error
     with _user_code(
         folder, f"running the loss on output {describe_batch(output)} and targets {describe_batch(targets)}"
     ):
@@ -175,6 +186,20 @@ def _check_forward(job: Job, model: torch.nn.Module, inputs: Any, targets: Any, 
             "Compute it from the model's output with torch operations, and leave requires_grad on for what is trained.",
         )
     return counts
+
+
+def _runs_on(model: torch.nn.Module, inputs: Any, rows: int) -> bool:
+    """Whether the model takes a batch of so many rows."""
+
+    def repeated(value: Any) -> Any:
+        return torch.cat([value] * (-(-rows // len(value))))[:rows] if isinstance(value, torch.Tensor) else value
+
+    try:
+        args, kwargs = model_arguments(pytree.tree_map(repeated, inputs))
+        model(*args, **kwargs)
+    except Exception:  # it fails on these, too: then the number of rows isn't to blame
+        return False
+    return True
 
 
 def _module_at(model: torch.nn.Module, error: BaseException) -> str:

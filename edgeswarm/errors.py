@@ -131,6 +131,12 @@ class ErrorCode(enum.Enum):
         "A process was asked for something of a job, or of a part of it, that is over.",
         "Run the command again; if it comes again, restart the agent that the message names.",
     )
+    CLONED_DEVICE = (
+        "cloned-device",
+        ExitCode.ERROR,
+        "Two devices carry one identity: a disk or an SD card was copied.",
+        "Remove the agent's folder on one of them, and join it again.",
+    )
     VERSION_DIFFERS = (
         "version-differs",
         ExitCode.ERROR,

@@ -89,6 +89,13 @@ def test_two_boxes_with_one_node_id_are_both_left_out(
     (warning,) = search.warnings
     assert all(clone.address in warning for clone in clones)
     assert "cloned" in warning
+    with pytest.raises(EdgeswarmError) as caught:
+        selected(found, ("nano-1",))
+    assert caught.value.code is ErrorCode.CLONED_DEVICE
+    assert all(clone.address in caught.value.message for clone in clones)
+    other.stop()
+    with pytest.raises(EdgeswarmError, match="Two devices call themselves nano-1-000001"):
+        search(*(clone.address for clone in clones))
 
 
 def test_one_box_at_two_addresses_is_one_box(search: Search, authority: CertificateAuthority, stack: ExitStack) -> None:
@@ -109,6 +116,8 @@ def test_another_version_is_left_out_and_named(
     search.warnings.clear()
     assert list(search(old.address, new.address).links) == ["nano-2-000002"]
     assert "nano-1-000001" in search.warnings[0]
+    with pytest.raises(EdgeswarmError, match="nano-1-000001 runs edgeswarm"):
+        selected(search(old.address, new.address), ("nano-2", "nano-1"))
 
 
 def test_a_clock_that_is_off_is_a_warning(search: Search, authority: CertificateAuthority, stack: ExitStack) -> None:

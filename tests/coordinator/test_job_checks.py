@@ -128,6 +128,26 @@ def mislabelled(sample: Any, _: torch.Generator) -> Any:
     return sample[0].float(), 9 if sample[0][0] == 3 else sample[1]
 
 
+class ForSix(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.linear(values.view(6, 4))
+        return result
+
+
+def test_a_model_for_whole_batches_alone_is_told_so() -> None:
+    error = refused(built=ForSix(), batch_size=6)
+    assert error.code is ErrorCode.EXPORT_FAILED
+    assert error.message.startswith(
+        "The model runs on batch_size=6 samples and not on fewer: test_job_checks.py, line "
+    )
+    assert "x.shape[0]" in error.remedy
+    assert refused(built=ForSix(), batch_size=7).code is ErrorCode.JOB_FILE
+
+
 def test_items_that_differ_each_time_are_a_warning() -> None:
     (warning,) = check(dataset=Drawn(), transform=None).warnings
     assert "Item 0 of the dataset differs each time" in warning
