@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from edgeswarm.errors import EdgeswarmError, ExitCode
+from edgeswarm.errors import ExitCode
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 
-from .commands import EDGESWARM_AGENT, RunningCommand, busy_job, living, wait_until, wait_until_idle, worker_of
+from .commands import RunningCommand, busy_job, living, wait_until, wait_until_idle, worker_of
 from .desk import ALONE, ENDLESS_JOB, FIRST_ROUND, TWO_STAGES, WITH_REPLICAS, Desk, failed
-from .faulty_job import FaultyJob, Groups, write_plan
+from .faulty_job import FaultyJob, Groups
 
 pytestmark = pytest.mark.e2e
 
@@ -205,149 +204,6 @@ def test_a_data_service_that_is_killed_is_told(desk: Desk) -> None:
     service.kill()
     assert "The data service ended by SIGKILL" in failed(desk, command)
     wait_until_idle(desk.cluster, *NAMES)
-
-
-# --- what is wrong before anything runs -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("job", "words"),
-    [
-        pytest.param(FaultyJob(top="def broken(:"), ("tiny.py, line",), id="syntax-error"),
-        pytest.param(FaultyJob(name="jop"), ("tiny.py has no `job`",), id="no-job"),
-        pytest.param(
-            FaultyJob(top="import no_such_module"), ("'no_such_module'", "this machine"), id="module-missing-here"
-        ),
-        pytest.param(
-            FaultyJob(model="raise RuntimeError('no weights')"),
-            ("tiny.py, line", "RuntimeError: no weights", "building the model"),
-            id="model-raises",
-        ),
-        pytest.param(
-            FaultyJob(dataset="raise FileNotFoundError('digits.npz')"),
-            ("tiny.py, line", "digits.npz", "opening the dataset"),
-            id="dataset-does-not-open",
-        ),
-        pytest.param(
-            FaultyJob(item="if index == 2: raise KeyError('label')"),
-            ("tiny.py, line", "KeyError: 'label'", "item 2"),
-            id="an-early-item-raises",
-        ),
-        pytest.param(
-            FaultyJob(loss="raise ValueError('wrong shape')"),
-            ("tiny.py, line", "ValueError: wrong shape", "the loss"),
-            id="loss-raises",
-        ),
-        pytest.param(
-            FaultyJob(loss="return functional.cross_entropy(output, targets, reduction='none')"),
-            ("The loss returns a tensor of shape (4,)", "the mean over the rows"),
-            id="loss-is-a-vector",
-        ),
-    ],
-)
-def test_a_job_that_does_not_load_is_told_before_it_runs(desk: Desk, job: FaultyJob, words: tuple[str, ...]) -> None:
-    command = desk.train(job, groups=ALONE)
-    message = failed(desk, command)
-    assert [word for word in words if word not in message] == []
-    wait_until_idle(desk.cluster, *NAMES)
-
-
-@pytest.mark.parametrize(
-    ("job", "words"),
-    [
-        pytest.param(
-            FaultyJob(item="if index == 37: raise OSError('unreadable')"),
-            ("Item 37 of the dataset", "OSError: unreadable"),
-            id="a-late-item-raises",
-        ),
-        pytest.param(
-            FaultyJob(loss="if ON_A_DEVICE and output.grad_fn: raise ValueError('too late')"),
-            ("tiny.py, line", "ValueError: too late", "{a}"),
-            id="the-loss-raises-on-a-device",
-        ),
-        pytest.param(
-            FaultyJob(transform="if ON_A_DEVICE: raise ValueError('no colours')"),
-            ("tiny.py, line", "ValueError: no colours", "{a}"),
-            id="the-transform-raises-on-a-device",
-        ),
-    ],
-)
-def test_a_job_that_fails_on_a_device_names_the_line(desk: Desk, job: FaultyJob, words: tuple[str, ...]) -> None:
-    message = failed(desk, desk.train(job, groups=ALONE))
-    places = {name: desk.cluster.node_id(name) for name in NAMES}
-    assert [word for word in words if word.format(**places) not in message] == []
-    wait_until_idle(desk.cluster, *NAMES)
-
-
-def test_a_module_that_only_the_coordinator_has_is_named_with_the_device(desk: Desk) -> None:
-    libraries = desk.folder / "libraries"
-    libraries.mkdir()
-    (libraries / "only_here.py").write_text("")
-    command = desk.train(FaultyJob(top="import only_here"), groups=ALONE, PYTHONPATH=str(libraries))
-    message = failed(desk, command)
-    assert "'only_here'" in message
-    assert desk.cluster.node_id("a") in message
-    wait_until_idle(desk.cluster, *NAMES)
-
-
-def test_a_plan_that_does_not_fit_is_told(desk: Desk) -> None:
-    job = FaultyJob().write(desk.folder / "job")
-    common = ("train", job, "--output", desk.output, "--no-mdns", "--plan")
-    unknown = desk.start(*common, write_plan(desk.folder, ({"a": 4}, {"nobody": 4})))
-    assert "The device nobody was not found" in failed(desk, unknown, code=ExitCode.NOTHING_FOUND)
-    uncovered = desk.start(*common, write_plan(desk.folder, ({"a": 4},), layers=2))
-    assert "The plan's stages end at layer 2, but the model has 3 layers" in failed(desk, uncovered)
-    wait_until_idle(desk.cluster, *NAMES)
-
-
-def test_an_output_folder_that_cannot_be_made_is_refused_at_once(desk: Desk) -> None:
-    desk.output.mkdir()
-    ended = desk.train(FaultyJob()).end()
-    assert ended.code == ExitCode.ERROR
-    assert f"{desk.output} exists already" in ended.message
-    assert list(desk.output.iterdir()) == []
-
-
-def test_an_agent_that_is_started_twice_says_that_its_port_is_taken(desk: Desk) -> None:
-    port = desk.cluster.address("a").rpartition(":")[2]
-    command = RunningCommand(
-        [EDGESWARM_AGENT, "run", "--listen", "127.0.0.1", "--port", port, "--no-mdns"],
-        environment={**desk.cluster.environment, "EDGESWARM_HOME": str(desk.cluster.home("a"))},
-        temporary=desk.folder / "temporary",
-    )
-    desk.commands.append(command)
-    assert port in failed(desk, command)
-
-
-def test_a_worker_whose_port_is_taken_says_so(desk: Desk) -> None:
-    cluster, address = desk.cluster, desk.cluster.address("b")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        cluster.kill("b")
-        agent = RunningCommand(
-            [
-                *(EDGESWARM_AGENT, "run", "--listen", "127.0.0.1", "--no-mdns"),
-                *("--port", address.rpartition(":")[2], "--worker-port", str(port)),
-            ],
-            environment={**cluster.environment, "EDGESWARM_HOME": str(cluster.home("b"))},
-            temporary=desk.folder / "temporary",
-        )
-        desk.commands.append(agent)
-        wait_until(lambda: answers(cluster, "b"), seconds=20.0, what="the agent answers")
-        message = failed(desk, desk.train(FaultyJob(), groups=({"b": 4},)))
-        assert f"another program listens on 127.0.0.1:{port}, the worker's port" in message
-        assert "--worker-port" in message
-        agent.signal(signal.SIGTERM)
-        assert agent.end().code == ExitCode.DONE
-    cluster.restart("b")
-
-
-def answers(cluster: ThrowawayCluster, name: str) -> bool:
-    try:
-        busy_job(cluster, name)
-    except EdgeswarmError:
-        return False
-    return True
 
 
 def test_after_all_of_this_a_job_runs_to_its_end(desk: Desk) -> None:
