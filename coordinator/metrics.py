@@ -3,7 +3,7 @@
 The document has:
 
     rounds[]    loss, seconds, samples, the parts of it by device
-    totals      rounds, samples, seconds, samples per second, final loss
+    totals      rounds, samples, seconds, samples per second, final loss, rounds whose loss was no number
     set_up      seconds until the first round, its steps, what each device's worker did to get ready
 """
 
@@ -48,6 +48,7 @@ def metrics_document(
             "seconds": rounds_seconds,
             "samples_per_second": samples / rounds_seconds if rounds_seconds > 0 else 0.0,
             "loss": _finite(rounds[-1].loss) if rounds else None,
+            "rounds_without_a_loss": sum(not math.isfinite(done.loss) for done in rounds),
         },
         "set_up": {
             "until_first_round_seconds": until_first_round_seconds,

@@ -30,6 +30,7 @@ from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
 from .device import Device
+from .planner.units import readable_bytes
 from .profile_cache import Curve, Link, Profiles
 
 LARGEST_PROFILED_BATCH = 256
@@ -171,7 +172,7 @@ def planning_instance(
     largest = batch_sizes_to_profile(facts.batch_size)[-1]
     classes: dict[str, DeviceProfile] = {}
     usable: list[Device] = []
-    warnings: list[str] = []
+    misfits: list[str] = []
     for device in devices:
         curves = []
         for layer in facts.layer_graph.layers:
@@ -180,17 +181,16 @@ def planning_instance(
             curves.append(curve)
         misfit = next((i for i, curve in enumerate(curves) if not curve.batch_sizes), None)
         if misfit is not None:
-            warnings.append(
-                f"{device.node_id} is left out: the layer {facts.layer_graph.layers[misfit].name} doesn't fit its memory."
-            )
+            memory = f"its {readable_bytes(device.memory_budget_bytes)} of memory"
+            misfits.append(f"{device.node_id}: the layer {facts.layer_graph.layers[misfit].name} doesn't fit {memory}")
             continue
         usable.append(device)
         classes.setdefault(device.hardware_key, device_profile(curves))
     if not usable:
         raise EdgeswarmError(
             ErrorCode.NO_PLAN_FITS,
-            "No device can hold each single layer of the model.",
-            "Free memory on the devices, or use a smaller model.",
+            f"No device can hold each single layer of the model, even for one sample. {'; '.join(misfits)}.",
+            "Free memory on the devices, give an agent more with --memory, add a larger device, or use a smaller model.",
         )
     names = [device.node_id for device in usable]
     network = _network(profiles, names)
@@ -213,7 +213,7 @@ def planning_instance(
         ),
         name=name,
     )
-    return instance, warnings
+    return instance, [f"Left out: {misfit}." for misfit in misfits]
 
 
 def model_costs(layer_graph: LayerGraph, *, wire_dtype: str | None) -> ModelCosts:

@@ -18,11 +18,12 @@ _IGNORED = -100
 
 
 def label_error(
-    error: Exception, output: Any, targets: Any, *, indices: Sequence[int], where: str
+    error: Exception, output: Any, targets: Any, *, indices: Sequence[int], where: str, dataset: str = "dataset"
 ) -> EdgeswarmError | None:
     """DATA_FAILED that names item, label and number of classes, for what a loss raised; None where labels aren't to blame.
 
     output, targets: as the loss got them, the batch in dimension 0. indices: of the batch's items in the data set.
+    where: the device. dataset: what the data set is called.
     """
     if not _OUT_OF_RANGE.search(str(error)):
         return None
@@ -39,7 +40,7 @@ def label_error(
             more = f", or give the model's last layer {largest + 1} outputs" if largest >= classes else ""
             return EdgeswarmError(
                 ErrorCode.DATA_FAILED,
-                f"{item} of the dataset has the label {label} among its targets, but the model's output has {classes} classes, "
+                f"{item} of the {dataset} has the label {label} among its targets, but the model's output has {classes} classes, "
                 f"0 to {classes - 1} (the loss on {where} says {said_by(error)}).",
                 f"Let the labels run from 0 to {classes - 1}{more}; "
                 f"cross_entropy leaves out targets of {_IGNORED}, its ignore_index.",

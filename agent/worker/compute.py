@@ -23,7 +23,8 @@ from edgeswarm.schedule.policy import Action, ActionKind
 
 from .epoch_context import EpochContext
 from .exchange import StageExchange
-from .feed import SampleFeed
+from .feed import Batch, SampleFeed
+from .job_loss import called
 from .stage_samples import stage_inputs, to_device
 from .timing import BACKWARD, FORWARD, WAITING
 
@@ -82,7 +83,7 @@ class StageCompute:
 
     def _forward(self, micro_batch: int) -> None:
         interval = self.exchange.route(micro_batch).interval
-        inputs, targets = self._inputs(micro_batch)
+        inputs, samples = self._inputs(micro_batch)
         with self.shared.clock.part(FORWARD):
             self.shared.progress.set(f"forward of micro-batch {micro_batch}")
             with self.shared.stretched():
@@ -90,28 +91,31 @@ class StageCompute:
                 outputs = self.module.forward(interval.size, inputs, draw=draw, check_halt=self.shared.switch.check)
                 held = _InFlight(inputs, outputs)
                 if self.routes.is_last:
-                    held.loss = self._loss(outputs, targets, interval.size)
+                    held.loss = self._loss(outputs, samples, interval.size)
         self._in_flight[micro_batch] = held
         self.exchange.send_outputs(micro_batch, outputs)
 
-    def _inputs(self, micro_batch: int) -> tuple[list[torch.Tensor], Any]:
-        targets = None
+    def _inputs(self, micro_batch: int) -> tuple[list[torch.Tensor], Batch]:
+        batch = Batch()
         if self.feed is not None:
             self.shared.progress.set(WAITING + "samples")
             with self.shared.clock.part(WAITING + "samples"):
                 batch = self.feed.get(self._round, micro_batch)
-            targets = batch.targets
         if self.routes.is_first:
-            return stage_inputs(self.module, batch), targets
+            return stage_inputs(self.module, batch), batch
         inputs = self.exchange.take_inputs(micro_batch)
         for tensor, value in zip(inputs, self.module.graph.inputs, strict=True):
             tensor.requires_grad_(value.requires_grad)
-        return inputs, targets
+        return inputs, batch
 
-    def _loss(self, outputs: Sequence[torch.Tensor], targets: Any, batch: int) -> torch.Tensor:
+    def _loss(self, outputs: Sequence[torch.Tensor], samples: Batch, batch: int) -> torch.Tensor:
         """The loss summed over this replica's samples: gradients stay sums until the step."""
-        result = self.loss(
-            unflatten(self.module.graph.output_structure, outputs), to_device(targets, self.module.device)
+        result = called(
+            self.loss,
+            unflatten(self.module.graph.output_structure, outputs),
+            to_device(samples.targets, self.module.device),
+            indices=samples.indices,
+            device=self.routes.device,
         )
         if isinstance(result, tuple):
             total, count = result

@@ -31,7 +31,8 @@ from edgeswarm.wire.v1 import agent_pb2
 
 from .epoch_context import EpochContext
 from .exchange import StageExchange
-from .feed import SampleFeed
+from .feed import Batch, SampleFeed
+from .job_loss import called
 from .samples import SampleSource
 from .stage_samples import evaluation_requests, sample_part, stage_inputs, to_device
 from .timing import FORWARD, WAITING
@@ -150,7 +151,7 @@ class StageEvaluation:
 
     def _forward(self, micro_batch: int) -> None:
         interval = self._exchange.route(micro_batch).interval
-        inputs, targets = self._inputs(micro_batch)
+        inputs, samples = self._inputs(micro_batch)
         with self._shared.clock.part(FORWARD):
             self._shared.progress.set(f"{ACTIVITY}forward of micro-batch {micro_batch}")
             with self._shared.stretched():
@@ -158,24 +159,26 @@ class StageEvaluation:
                 draw = DrawKey(self._shared.seed, self._round, micro_batch, interval.first, interval.end)
                 outputs = self.module.forward(interval.size, inputs, draw=draw, check_halt=self._shared.switch.check)
                 if self._routes.is_last:
-                    self._measure(outputs, targets, rows=interval.size)
+                    self._measure(outputs, samples, rows=interval.size)
         self._exchange.send_outputs(micro_batch, outputs)
 
-    def _inputs(self, micro_batch: int) -> tuple[list[torch.Tensor], Any]:
-        targets = None
+    def _inputs(self, micro_batch: int) -> tuple[list[torch.Tensor], Batch]:
+        batch = Batch()
         if self._feed is not None:
             self._shared.progress.set(f"{ACTIVITY}{WAITING}samples")
             batch = self._feed.get(self._round, micro_batch)
-            targets = batch.targets
         if self._routes.is_first:
-            return stage_inputs(self.module, batch), targets
-        return self._exchange.take_inputs(micro_batch), targets
+            return stage_inputs(self.module, batch), batch
+        return self._exchange.take_inputs(micro_batch), batch
 
-    def _measure(self, outputs: Sequence[torch.Tensor], targets: Any, *, rows: int) -> None:
+    def _measure(self, outputs: Sequence[torch.Tensor], samples: Batch, *, rows: int) -> None:
         output = unflatten(self.module.graph.output_structure, outputs)
-        targets = to_device(targets, self.module.device)
+        targets = to_device(samples.targets, self.module.device)
         for name, metric in self._metrics.items():
-            self._totals[name].add(name, metric(output, targets), rows=rows)
+            result = called(
+                metric, output, targets, indices=samples.indices, device=self._device, dataset="evaluation dataset"
+            )
+            self._totals[name].add(name, result, rows=rows)
 
     # --- samples ------------------------------------------------------------------------------------------------
 

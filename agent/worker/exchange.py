@@ -199,6 +199,7 @@ class StageExchange:
                 ErrorCode.WORKER_FAILED,
                 f"{peer} sent {shape} of {part.dtype} for {value.name}; "
                 f"the plan says {value.with_batch(_samples(key))} of {value.dtype}.",
+                "Install the same version of edgeswarm on all devices.",
             )
         return part
 

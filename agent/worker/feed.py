@@ -17,16 +17,17 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.job import Job
 from edgeswarm.model.draws import drawing_from, restored_generators
 from edgeswarm.wire.fetch import SamplePart
-from edgeswarm.wire.tensor_samples import collate_items, part_of
+from edgeswarm.wire.tensor_misfits import collate_named
+from edgeswarm.wire.tensor_samples import part_of
 
 from .errors import HaltedError, line_of
 from .samples import Samples, SampleSource
@@ -48,10 +49,14 @@ class FeedRequest:
 
 @dataclass(frozen=True)
 class Batch:
-    """inputs: nested as an item's, each tensor [n, ...]; targets likewise. None for an unwanted part."""
+    """inputs: nested as an item's, each tensor [n, ...]; targets likewise. None for an unwanted part.
+
+    indices: of the samples in the data set.
+    """
 
     inputs: Any = None
     targets: Any = None
+    indices: tuple[int, ...] = ()
 
 
 class SampleFeed:
@@ -141,7 +146,7 @@ class SampleFeed:
             while run := self._next_run():
                 samples = self._read_at_once(run)
                 for request in run:
-                    batch = self._batch(request, samples)
+                    batch = replace(self._batch(request, samples), indices=request.indices)
                     size = bytes_of(batch)
                     with self._changed:
                         self._ready[request.round, request.micro_batch] = batch
@@ -201,7 +206,7 @@ class SampleFeed:
             value = samples.collate(request.indices)
         else:
             with restored_generators():
-                value = collate_items(list(self._transformed_all(request, samples)))
+                value = collate_named(list(self._transformed_all(request, samples)), request.indices)
         if self._part is SamplePart.BOTH:
             return Batch(*value)
         return Batch(inputs=value) if self._part is SamplePart.INPUTS else Batch(targets=value)
@@ -237,7 +242,7 @@ class SampleFeed:
         except Exception as error:  # the user's code may raise anything
             raise EdgeswarmError(
                 ErrorCode.DATA_FAILED,
-                f"The job's transform failed on item {index} on {self._where}: {type(error).__name__}: {error}{line_of(error)}.",
+                f"The job's transform failed on item {index} on {self._where}: {said_by(error)}{line_of(error)}.",
                 "Correct the transform.",
                 detail="".join(traceback.format_exception(error)),
             ) from error

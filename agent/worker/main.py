@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.job_file import user_error
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
@@ -37,6 +37,8 @@ from .timing import Progress
 from .without_compiler import leave_out_compiler
 
 PROGRESS_SECONDS = 0.5
+# What these say is true of this device; their messages are made where its name isn't known.
+TOLD_WITH_THE_DEVICE = (ErrorCode.GRAPH_REFUSED, ErrorCode.JOB_INVALID)
 
 
 class Worker:
@@ -288,7 +290,10 @@ def readable_error(error: BaseException, device: str, *, job_folder: Path | None
     job_folder: with the job's files here; what comes out of them is told with their file and line.
     """
     if isinstance(error, EdgeswarmError):
-        return error
+        if error.code not in TOLD_WITH_THE_DEVICE:
+            return error
+        message = f"{error.message.rstrip('.')} (on {device})."
+        return EdgeswarmError(error.code, message, error.remedy, detail=error.detail)
     frames = traceback.extract_tb(error.__traceback__)
     if job_folder is not None:
         folder = job_folder.resolve()
@@ -296,7 +301,7 @@ def readable_error(error: BaseException, device: str, *, job_folder: Path | None
             return user_error(error, folder, where=device, doing="running the job")
     return EdgeswarmError(
         ErrorCode.WORKER_FAILED,
-        f"The worker on {device} failed: {type(error).__name__}: {error}{line_of(error)}.",
+        f"The worker on {device} failed: {said_by(error)}{line_of(error)}.",
         "The details show where; if it is your job's code, correct it there.",
         detail="".join(traceback.format_exception(error)),
     )

@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 import grpc
 
-from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.job import Dataset
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.fetch import FETCH_SAMPLES, SamplePart, fetch_blob
-from edgeswarm.wire.tensor_samples import collate_items, collate_rows, part_of
+from edgeswarm.wire.tensor_misfits import collate_named, name_misfits
+from edgeswarm.wire.tensor_samples import collate_rows, part_of
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
 from .errors import line_of
@@ -66,7 +67,7 @@ class LocalSamples:
                 raise EdgeswarmError(
                     ErrorCode.DATA_FAILED,
                     f"Item {index} of the dataset can't be read on {self._where}: "
-                    f"{type(error).__name__}: {error}{line_of(error)}.",
+                    f"{said_by(error)}{line_of(error)}.",
                     "Correct the job's dataset, or the files that it reads there.",
                     detail="".join(traceback.format_exception(error)),
                 ) from error
@@ -89,7 +90,7 @@ class PlainSamples:
         return self._values[index]
 
     def collate(self, indices: Sequence[int]) -> Any:
-        return collate_items([self._values[index] for index in indices])
+        return collate_named([self._values[index] for index in indices], indices)
 
 
 class FetchedSamples:
@@ -103,7 +104,10 @@ class FetchedSamples:
         return block.item(row)
 
     def collate(self, indices: Sequence[int]) -> Any:
-        return collate_rows([self._places[index] for index in indices])
+        try:
+            return collate_rows([self._places[index] for index in indices])
+        except EdgeswarmError as error:
+            raise name_misfits([self.item(index) for index in indices], indices, error) from error
 
 
 class ServedSamples:

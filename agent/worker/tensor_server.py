@@ -96,7 +96,11 @@ class TensorServer:
             inbound.switch.fail(LinkBrokenError(sender, "its stream ended"))
         except ValueError as error:
             inbound.switch.fail(
-                EdgeswarmError(ErrorCode.WORKER_FAILED, f"{sender} sent what its plan does not say: {error}.")
+                EdgeswarmError(
+                    ErrorCode.WORKER_FAILED,
+                    f"{sender} sent what its plan does not say: {error}.",
+                    "Install the same version of edgeswarm on all devices.",
+                )
             )
         except Exception as error:
             # No memory for a frame, say: whoever waits for it shall know why it doesn't come.

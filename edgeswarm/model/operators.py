@@ -190,8 +190,8 @@ def resolve(op: str) -> Callable[..., Any]:
     if found is None:
         raise EdgeswarmError(
             ErrorCode.GRAPH_REFUSED,
-            f"The model uses the operation {op}, which the PyTorch of this device ({torch.__version__}) doesn't have.",
-            "Install a newer PyTorch on the device, or leave the device out.",
+            f"The model uses the operation {op}, which PyTorch {torch.__version__} doesn't have.",
+            "Install a newer PyTorch on the device, or leave the device out: --device names those to use.",
         )
     resolved: Callable[..., Any] = found
     return resolved

@@ -35,7 +35,14 @@ def test_the_document_is_plain_json() -> None:
         settings={"seed": 0},
     )
     assert json.loads(json.dumps(document, allow_nan=False)) == document
-    assert document["totals"] == {"rounds": 2, "samples": 16, "seconds": 2.0, "samples_per_second": 8.0, "loss": None}
+    assert document["totals"] == {
+        "rounds": 2,
+        "samples": 16,
+        "seconds": 2.0,
+        "samples_per_second": 8.0,
+        "loss": None,
+        "rounds_without_a_loss": 1,
+    }
     assert document["rounds"][0]["parts"]["nano-1"]["forward_seconds"] == 0.5
     assert document["set_up"]["workers"]["nano-1"]["seconds"] == {"rehearse": 0.5}
 

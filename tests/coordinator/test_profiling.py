@@ -113,7 +113,8 @@ def test_a_device_that_cannot_hold_one_layer_is_left_out() -> None:
     found.curves["nano", "float32", "block"] = Curve((), (), (), asked=8)
     instance, warnings = planning_instance(FACTS, devices=[NANO_1, NX], profiles=found, name="job")
     assert instance.device_names == ("nx-1",)
-    assert "nano-1 is left out: the layer part1" in warnings[0]
+    assert "Left out: nano-1: the layer part1" in warnings[0]
     with pytest.raises(EdgeswarmError) as caught:
         planning_instance(FACTS, devices=[NANO_1], profiles=found, name="job")
     assert caught.value.code is ErrorCode.NO_PLAN_FITS
+    assert "nano-1: the layer part1 doesn't fit its" in caught.value.message

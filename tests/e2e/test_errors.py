@@ -43,6 +43,7 @@ class Decides(nn.Module):
         return values if values.sum() > 0 else -values
 """
 PARAMETERS = "[parameter for _, parameter in named]"
+BY_PLACE = f"[dict(params={PARAMETERS}[:1], lr=0.3), dict(params={PARAMETERS}[1:])]"
 
 
 @pytest.mark.parametrize(
@@ -121,9 +122,7 @@ PARAMETERS = "[parameter for _, parameter in named]"
             id="optimizer-of-several-steps",
         ),
         pytest.param(
-            FaultyJob(
-                optimizer=f"return torch.optim.SGD([dict(params={PARAMETERS}[:1], lr=0.3), dict(params={PARAMETERS}[1:])], lr=0.1)"
-            ),
+            FaultyJob(optimizer=f"return torch.optim.SGD({BY_PLACE}, lr=0.1)"),
             ("The optimizer depends on which parameters", "2.bias is in group 1", "by its name alone"),
             id="a-group-by-place",
         ),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edgeswarm.errors import EdgeswarmError
+from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 from edgeswarm_agent.supervisor import WorkerProcess, WorkerSettings
+from edgeswarm_agent.worker.main import readable_error
 
 from ..processes import Cluster
 
@@ -35,3 +36,14 @@ def test_a_halt_ends_what_came_before_it_though_it_had_not_begun(tmp_path: Path)
             worker.request(worker_pb2.WorkerCommand(prepare=worker_pb2.PrepareCommand(request=request)), 60)
     finally:
         worker.kill("the test is over")
+
+
+def test_what_is_true_of_the_device_alone_names_it() -> None:
+    refused = EdgeswarmError(
+        ErrorCode.GRAPH_REFUSED, "The model uses aten.x, which PyTorch 2.1 doesn't have.", "Newer."
+    )
+    told = readable_error(refused, "nano-1")
+    assert told.message == "The model uses aten.x, which PyTorch 2.1 doesn't have (on nano-1)."
+    assert told.remedy == "Newer."
+    elsewhere = EdgeswarmError(ErrorCode.DATA_FAILED, "Item 3 can't be read.", "Mend it.")
+    assert readable_error(elsewhere, "nano-1") is elsewhere
