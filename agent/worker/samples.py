@@ -66,8 +66,7 @@ class LocalSamples:
             except Exception as error:  # the user's code may raise anything
                 raise EdgeswarmError(
                     ErrorCode.DATA_FAILED,
-                    f"Item {index} of the dataset can't be read on {self._where}: "
-                    f"{said_by(error)}{line_of(error)}.",
+                    f"Item {index} of the dataset can't be read on {self._where}: {said_by(error)}{line_of(error)}.",
                     "Correct the job's dataset, or the files that it reads there.",
                     detail="".join(traceback.format_exception(error)),
                 ) from error
