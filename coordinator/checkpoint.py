@@ -93,7 +93,11 @@ def state_dict(
         value = found.get(spec.name)
         if value is None or tuple(value.shape) != spec.shape:
             shape = "missing" if value is None else f"of shape {tuple(value.shape)}, not {spec.shape}"
-            raise EdgeswarmError(ErrorCode.OUTPUT_FAILED, f"The result can't be put together: {spec.name} is {shape}.")
+            raise EdgeswarmError(
+                ErrorCode.OUTPUT_FAILED,
+                f"The result can't be put together: {spec.name} is {shape}.",
+                "Install the same version of edgeswarm on all devices, and train again.",
+            )
         for name in (spec.name, *spec.aliases):
             gathered[name] = value
     return gathered

@@ -64,7 +64,11 @@ class DataServer:
         self._check_job(request.job)
         indices = list(request.indices)
         if len(indices) > MOST_SAMPLES_A_CALL:
-            raise EdgeswarmError(ErrorCode.DATA_FAILED, f"{len(indices)} samples were asked for in one call.")
+            raise EdgeswarmError(
+                ErrorCode.DATA_FAILED,
+                f"{len(indices)} samples were asked for in one call.",
+                "Install the same version of edgeswarm on all devices.",
+            )
         wanted = self._sets.get(request.set)
         if wanted is None:
             raise EdgeswarmError(ErrorCode.STALE_CALL, f"Job {self._settings.job_id} has no data set {request.set}.")

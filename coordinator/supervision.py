@@ -205,7 +205,7 @@ class Supervision:
         try:
             for event in call:
                 self._queue.put(_Arrival(link.node_id, event=event))
-            error = EdgeswarmError(ErrorCode.LINK_BROKEN, "it ended the stream of its events.")
+            error = EdgeswarmError(ErrorCode.LINK_BROKEN, "it ended the stream of its events.", "Look at its log.")
         except Exception as failure:  # whatever ends the stream, the device isn't watched any more
             error = link.error_of(failure, doing="listen to its events")
         self._queue.put(_Arrival(link.node_id, happening=WatchBroken(link.node_id, error)))

@@ -200,10 +200,9 @@ def test_nobody_who_answers_is_exit_code_three(desk: Desk) -> None:
 def fresh_home(desk: Desk) -> Path:
     """The operator's folder without the addresses that it remembers."""
     home = desk.folder / "operator"
-    home.mkdir()
-    for name in ("authority", "operator", "config"):
-        if (desk.cluster.operator_home / name).exists():
-            (home / name).symlink_to(desk.cluster.operator_home / name)
+    (home / "state").mkdir(parents=True)
+    for name in ("authority", "operator"):
+        (home / "state" / name).symlink_to(desk.cluster.operator_home / "state" / name)
     return home
 
 
