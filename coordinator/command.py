@@ -116,11 +116,7 @@ class Command:
             with self.progress.step(LOAD_JOB, str(options.job_path)):
                 from . import preparation
 
-<<<<<<< HEAD
                 loaded = preparation.load(
-=======
-                return preparation.load(
->>>>>>> cli
                     options.job_path,
                     epochs=options.epochs,
                     batch_size=options.batch_size,

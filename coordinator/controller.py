@@ -21,14 +21,7 @@ from edgeswarm.profile import PlanningInstance
 
 from .command import running_command
 from .device import Device
-<<<<<<< HEAD
 from .events import JobBegins, Listener, ignore
-=======
-from .events import GATHER, WRITE_RESULT, JobBegins, Listener, PlanMade, TrainingDone, ignore
-from .job_run import JobRun
-from .job_state import Phase
-from .metrics import metrics_document
->>>>>>> cli
 from .options import DiscoveryOptions, TrainOptions
 from .output_folder import check_output_can_be_made
 from .plan_by_hand import read_plan
@@ -83,31 +76,9 @@ def train(
     """
     check_output_can_be_made(options.result_folder)
     by_hand = read_plan(options.plan_path) if options.plan_path is not None else None
-<<<<<<< HEAD
     unfinished = UnfinishedTraining(options.unfinished_folder)
     if options.resume:
         unfinished.resume()
-=======
-    with running_command(options.job_name, folders=folders, listener=listener, cancel=cancel) as command:
-        command.progress.tell(JobBegins(command.job_id))
-        return _train(command, options, by_hand)
-
-
-def _train(command: Command, options: TrainOptions, by_hand: Plan | None) -> TrainResult:
-    supervision, progress = command.supervision, command.progress
-    preparation = command.start_preparation(options)
-    serving = command.start_data_service(preparation, options.listen_address)
-    wanted = by_hand.devices if by_hand is not None else options.discovery.devices
-    links = command.devices.find(options.discovery, wanted=wanted)
-    command.devices.reserve(links)
-    sending = command.send_bundle(preparation.loading, links)
-    (prepared,) = supervision.wait(preparation.exporting)
-    loaded = preparation.loading.result()
-    job, bundle = loaded.job, loaded.bundle
-
-    if by_hand is None:
-        plan, _ = command.plan(options, prepared, links, batch_size=job.batch_size)
->>>>>>> cli
     else:
         unfinished.check_absent()
     try:

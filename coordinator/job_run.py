@@ -15,12 +15,8 @@ from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
 from .deployment import Deployment
-<<<<<<< HEAD
 from .evaluations import EvaluationCollector
 from .events import PREPARE_WORKERS, START_WORKERS, EvaluationDone, RoundDone, WorkerDoes
-=======
-from .events import PREPARE_WORKERS, START_WORKERS, TRAIN, RoundDone, WorkerDoes
->>>>>>> cli
 from .job_state import Phase
 from .progress import Progress
 from .rounds import RoundCollector

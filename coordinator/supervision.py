@@ -71,10 +71,7 @@ class Supervision:
         on_round: Callable[[str, agent_pb2.RoundReport], None] = lambda device, report: None,
     ) -> None:
         self.on_round = on_round
-<<<<<<< HEAD
         self.on_evaluation: Callable[[str, agent_pb2.EvaluationReport], None] = lambda device, report: None
-=======
->>>>>>> cli
         self.on_action: Callable[[str, str], None] = lambda device, action: None
         self.own_check: Callable[[], EdgeswarmError | None] = lambda: None
         self._cancel = cancel

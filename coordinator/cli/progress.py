@@ -171,11 +171,7 @@ class Progress:
             self.line(f"  best evaluation: epoch {event.best.epoch + 1}, {metrics}")
 
     def _live_text(self) -> str:
-<<<<<<< HEAD
-        return self._round or self._running.text() or "starting"
-=======
         return self._round or self._running.text() or "working"  # between two steps
->>>>>>> cli
 
     def _now_and_then(self, text: str, *, last: bool = False) -> None:
         """Where nothing is alive, a line of its own, when the one before is old enough."""

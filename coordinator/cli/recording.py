@@ -113,10 +113,6 @@ def recorded(recording: Recording) -> Iterator[None]:
         recording.end(EdgeswarmError(ErrorCode.INTERRUPTED, "Interrupted."))
         raise
     except BaseException as error:
-<<<<<<< HEAD
         recording.end(EdgeswarmError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}", "Report it with the log."))
-=======
-        recording.end(EdgeswarmError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
->>>>>>> cli
         raise
     recording.end(None)
