@@ -4,10 +4,12 @@
     nano-2  layers 2, 3  ──┼── one at a time each ──> layer-<i>.safetensors in the checkpoint's folder
 
 Each layer goes to the disk as it comes: at no time more than one of each stage lies in this machine's memory.
+What training doesn't change, frozen weights above all, is never sent back: this machine has it from the beginning.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,7 +21,7 @@ import grpc
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
 from edgeswarm.security.identity import Identity
-from edgeswarm.snapshot import layer_file_name, pack_layer, unpack_layer
+from edgeswarm.snapshot import LayerState, layer_file_name, pack_layer, unpack_layer
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob
@@ -35,11 +37,13 @@ def stage_fetchers(
     round_number: int,
     addresses: Mapping[str, str],
     identity: Identity,
+    known_folder: Path,
     folder: Path,
 ) -> dict[str, Callable[[], int]]:
     """By device, for the first replica of each stage: a function that fetches the stage's layers from its worker into `folder`.
 
-    round_number: the state at the beginning of this round. addresses: of the workers, "host:port".
+    round_number: the state at the beginning of this round. addresses: of the workers, "host:port". known_folder: with the
+    layer files that the workers began with.
     The functions return the bytes that they wrote. They raise EdgeswarmError: DEVICE_UNREACHABLE and what the worker says,
     WORKER_FAILED for a state that can't be read; and OSError where a file can't be written.
     """
@@ -52,6 +56,7 @@ def stage_fetchers(
             round_number=round_number,
             address=addresses[stage.devices[0]],
             identity=identity,
+            known_folder=known_folder,
             folder=folder,
         )
         for stage in plan.stages
@@ -66,12 +71,13 @@ def _fetch_stage(
     round_number: int,
     address: str,
     identity: Identity,
+    known_folder: Path,
     folder: Path,
 ) -> int:
     written = 0
     with secure_channel(address, identity=identity, node_id=device) as channel:
         for layer in layers:
-            request = data_pb2.FetchLayerRequest(job=job, layer=layer, round=round_number)
+            request = data_pb2.FetchLayerRequest(job=job, layer=layer, round=round_number, changed_only=True)
             try:
                 blob = fetch_blob(channel, FETCH_LAYER, request, timeout_seconds=LAYER_SECONDS)
             except grpc.RpcError as error:
@@ -82,14 +88,31 @@ def _fetch_stage(
                 raise _unreadable(device, layer, str(error)) from error
             if state.round != round_number:
                 raise _unreadable(device, layer, f"it is of round {state.round}, not {round_number}")
-            # Constants come with every export again; the rest is written as it came.
-            data = pack_layer(replace(state, constants={})) if state.constants else blob
+            data = _whole(state, blob, known_folder / layer_file_name(layer))
             written += len(data)
             with (folder / layer_file_name(layer)).open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
     return written
+
+
+def _whole(state: LayerState, blob: bytearray, known: Path) -> bytes | bytearray:
+    """The bytes of a layer with what training left alone, out of the file that the worker began with.
+
+    Constants are left out: they come with every export again.
+    """
+    with known.open("rb") as file:
+        before = unpack_layer(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)))
+    if before.parameters.keys() <= state.parameters.keys() and before.buffers.keys() <= state.buffers.keys():
+        return blob
+    return pack_layer(
+        replace(
+            state,
+            parameters={**before.parameters, **state.parameters},
+            buffers={**before.buffers, **state.buffers},
+        )
+    )
 
 
 def _unreadable(device: str, layer: int, problem: str) -> EdgeswarmError:

@@ -311,6 +311,7 @@ class TrainJob:
                 round_number=round_number,
                 addresses=addresses,
                 identity=self._command.identity,
+                known_folder=self._command.snapshot_folder,
                 folder=folder,
             )
         )

@@ -12,7 +12,7 @@ from edgeswarm.plan import Plan, Stage
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
-from edgeswarm.snapshot import LayerState, pack_layer
+from edgeswarm.snapshot import LayerState, pack_layer, write_layer_file
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
 from edgeswarm.wire.fetch import serve_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
@@ -24,10 +24,12 @@ PLAN = Plan(planner="by hand", micro_batch=2, micro_batches=1, stages=(Stage(0, 
 
 
 def serve(message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-    """A worker whose layers hold their own number and a constant; layer 1 of round 9 is damaged, round 8 is another one."""
+    """A worker whose layers hold their own number; layer 1 of round 9 is damaged, round 8 is another one."""
     request = data_pb2.FetchLayerRequest.FromString(message)
-    weights, constants = {"w": torch.full((3,), float(request.layer))}, {"mask": torch.ones(1000)}
-    blob = pack_layer(LayerState(5 if request.round == 8 else request.round, weights, constants=constants))
+    assert request.changed_only
+    blob = pack_layer(
+        LayerState(5 if request.round == 8 else request.round, {"w": torch.full((3,), float(request.layer))})
+    )
     return serve_blob(blob[:-4] if (request.round, request.layer) == (9, 1) else blob)
 
 
@@ -47,13 +49,25 @@ def address(authority: CertificateAuthority) -> Iterator[str]:
 
 
 def gather(address: str, operator: Identity, round_number: int, folder: Path) -> int:
+    known = folder.parent / "known"
+    known.mkdir(exist_ok=True)
+    for layer in range(2):
+        frozen = {"frozen": torch.full((3,), 7.0)} if layer else {}
+        state = LayerState(0, {**frozen, "w": torch.zeros(3)}, constants={"mask": torch.ones(1000)})
+        write_layer_file(known, layer, state)
     fetchers = stage_fetchers(
-        PLAN, job=JOB, round_number=round_number, addresses={"nano-1-000001": address}, identity=operator, folder=folder
+        PLAN,
+        job=JOB,
+        round_number=round_number,
+        addresses={"nano-1-000001": address},
+        identity=operator,
+        known_folder=known,
+        folder=folder,
     )
     return fetchers["nano-1-000001"]()
 
 
-def test_each_layer_comes_from_its_stage_without_its_constants(
+def test_each_layer_comes_from_its_stage_and_gets_back_what_it_began_with_but_its_constants(
     address: str, operator: Identity, tmp_path: Path
 ) -> None:
     folder = tmp_path / "layers"
@@ -62,6 +76,8 @@ def test_each_layer_comes_from_its_stage_without_its_constants(
     files = LayerFiles(folder, round=4, layers=2)
     assert [float(state.parameters["w"][0]) for state in files.all()] == [0.0, 1.0]
     assert all(state.constants == {} for state in files.all())
+    assert [list(state.parameters) for state in files.all()] == [["w"], ["frozen", "w"]]
+    assert files.read(1).parameters["frozen"].tolist() == [7.0] * 3
     assert written == sum(path.stat().st_size for path in folder.iterdir())
 
 
@@ -69,8 +85,9 @@ def test_each_layer_comes_from_its_stage_without_its_constants(
 def test_a_wrong_or_damaged_state_names_device_and_layer(
     address: str, operator: Identity, tmp_path: Path, round_number: int, problem: str
 ) -> None:
+    (tmp_path / "layers").mkdir()
     with pytest.raises(EdgeswarmError, match=f"{problem} that nano-1-000001 gave") as caught:
-        gather(address, operator, round_number, tmp_path)
+        gather(address, operator, round_number, tmp_path / "layers")
     assert caught.value.code is ErrorCode.WORKER_FAILED
 
 
