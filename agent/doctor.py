@@ -15,7 +15,7 @@ from edgeswarm.discovery import Advertiser, choose_addresses, find_agents, inter
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
-from edgeswarm.wire.channel import secure_server
+from edgeswarm.wire.channel import check_address_is_free
 from edgeswarm.wire.version import PROTOCOL_VERSION
 
 from .death import signal_name
@@ -45,11 +45,9 @@ class Finding:
 
 def examine(settings: AgentSettings, folders: Folders) -> Iterator[Finding]:
     """The checks, one after the other; some take seconds."""
-    identity = _identity(folders)
-    yield identity
+    yield _identity(folders)
     yield _clock()
-    if identity.level == "ok":
-        yield _port(settings, folders)
+    yield _port(settings)
     yield _mdns(settings, folders)
     yield _torch(settings)
     yield _memory(settings)
@@ -78,15 +76,13 @@ def _clock() -> Finding:
     return Finding("clock", "ok", now)
 
 
-def _port(settings: AgentSettings, folders: Folders) -> Finding:
-    """Binds it as the daemon does. An agent that runs already holds its port, and that is no fault."""
+def _port(settings: AgentSettings) -> Finding:
+    """Binds both as the daemon and its worker do."""
 
     def look() -> str:
-        identity = Identity.load(folders.agent_dir, role=Role.AGENT)
         ports = (settings.port, settings.effective_worker_port)
         for port in ports:
-            server, _ = secure_server(identity, address=join_host_and_port(settings.listen_address, port), workers=1)
-            server.stop(None).wait()
+            check_address_is_free(join_host_and_port(settings.listen_address, port))
         return f"{ports[0]} and {ports[1]} are free" if all(ports) else "any free port is taken"
 
     return _checked("ports", look)

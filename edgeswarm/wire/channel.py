@@ -128,7 +128,7 @@ def secure_server(
     as EdgeswarmError. workers: threads; an open stream holds one for its whole life, and calls beyond them wait unseen.
     Raises EdgeswarmError: PORT_IN_USE, or CONFIG where this machine doesn't have the address.
     """
-    _check_address_is_free(address)
+    check_address_is_free(address)
     server = grpc.server(
         futures.ThreadPoolExecutor(max_workers=workers, thread_name_prefix="grpc"),
         handlers=list(handlers),
@@ -155,8 +155,11 @@ def secure_server(
     return server, port
 
 
-def _check_address_is_free(address: str) -> None:
-    """Bind and let go, since gRPC's own failure doesn't say why and prints lines of its own."""
+def check_address_is_free(address: str) -> None:
+    """Bind and let go, since gRPC's own failure doesn't say why and prints lines of its own.
+
+    Raises EdgeswarmError: PORT_IN_USE, or CONFIG where this machine doesn't have the address.
+    """
     host, port = host_and_port(address)
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -182,6 +182,8 @@ def test_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
     assert levels["torch"] == "ok"
     assert levels["clock"] == "ok"
     assert set(levels) == {"identity", "clock", "ports", "mdns", "torch", "memory"}
+    # That this device hasn't joined is told once.
+    assert sum("join" in check["message"] + check["remedy"] for check in document["checks"]) == 1
 
 
 def test_the_daemon_never_imports_torch() -> None:

@@ -160,7 +160,10 @@ def test_a_batch_too_small_for_its_micro_batches_is_told_before_anything_is_meas
 def test_a_last_round_too_small_for_a_layer_is_told(desk: Desk) -> None:
     model = "return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))"
     message = failed(desk, desk.train(FaultyJob(model=model, items=41), groups=ALONE))
-    assert "The last round of an epoch has 1 sample (41 in batches of 8), but the layer 1" in message
+    assert (
+        "The last round of an epoch has 1 sample (41 in batches of 8), but the layer 0 needs at least 2 at once"
+        in message
+    )
     assert "leave 1 sample out of the dataset" in message
 
 
