@@ -22,6 +22,7 @@ from edgeswarm.model.probe import random_inputs, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 
+from ..worker.backward import run_backward
 from ..worker.memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
 
 LEAST_REPEATS = 3
@@ -157,7 +158,7 @@ def _time_pair(module: StageModule, batch_size: int, inputs: Sequence[torch.Tens
         return forward_done - started, 0.0
     gradients = [torch.randn_like(output) for output in needing]
     backward_started = _now(module.device)
-    torch.autograd.backward(needing, gradients)
+    run_backward(needing, gradients)
     backward_done = _now(module.device)
     for tensor in inputs:
         # A pipeline's inputs are new for each micro-batch: nothing is summed into them.

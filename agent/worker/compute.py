@@ -21,6 +21,7 @@ from edgeswarm.model.structure import unflatten
 from edgeswarm.routes import Routes
 from edgeswarm.schedule.policy import Action, ActionKind
 
+from .backward import run_backward
 from .epoch_context import EpochContext
 from .exchange import StageExchange
 from .feed import Batch, SampleFeed
@@ -152,7 +153,7 @@ class StageCompute:
             self.shared.switch.check()
             with self.shared.stretched():
                 if roots:
-                    torch.autograd.backward(roots, gradients)
+                    run_backward(roots, gradients)
         if not self.routes.is_first:
             self.exchange.send_gradients(micro_batch, {index: tensor.grad for index, tensor in enumerate(held.inputs)})
 

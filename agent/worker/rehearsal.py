@@ -14,6 +14,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.probe import random_inputs
 from edgeswarm.model.stage import StageModule
 
+from .backward import run_backward
 from .memory import peak_anonymous_bytes, reset_peak
 
 
@@ -33,7 +34,7 @@ def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, ch
             outputs = [tensor for tensor in held.pop() if tensor.requires_grad]
             check_halt()
             if outputs:
-                torch.autograd.backward(outputs, [torch.zeros_like(tensor) for tensor in outputs])
+                run_backward(outputs, [torch.zeros_like(tensor) for tensor in outputs])
     except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise

@@ -1,0 +1,28 @@
+"""A backward pass as `torch.autograd.backward` does it, without the sympy that it loads.
+
+Before it starts its engine, torch compares the shapes of outputs and gradients in a way that also knows symbolic ones. With
+torch 2.13 that imports 480 modules: 0.4 s of CPU, three on a device with an eighth of a core, and 33 MB. The engine
+compares them once more by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.autograd import Variable
+
+
+def run_backward(outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+    """Adds the gradients of what the outputs were computed from to its leaves.
+
+    gradients: of each output in its shape; None for a single number whose gradient is 1. Raises RuntimeError.
+    """
+    given = tuple(
+        torch.ones_like(output) if gradient is None else gradient
+        for output, gradient in zip(outputs, gradients, strict=True)
+    )
+    keep_graph = create_graph = False
+    Variable._execution_engine.run_backward(
+        tuple(outputs), given, keep_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True
+    )
