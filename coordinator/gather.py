@@ -2,14 +2,16 @@
 
     nano-1  layers 0, 1  ──┐
     nano-2  layers 2, 3  ──┼── one at a time each ──> layer-<i>.safetensors in the checkpoint's folder
+    what training leaves ──┘
 
-Each layer goes to the disk as it comes: at no time more than one of each stage lies in this machine's memory.
+Each layer goes to the disk as it comes: at no time more than one of each stage lies in this machine's memory. What training
+doesn't change, frozen parameters above all, isn't sent again: it is taken from the layers that the workers began with.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +21,13 @@ import grpc
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
 from edgeswarm.security.identity import Identity
-from edgeswarm.snapshot import layer_file_name, pack_layer, unpack_layer
+from edgeswarm.snapshot import LayerState, layer_file_name, pack_layer, unpack_layer
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
+
+from .layer_files import LayerFiles
 
 LAYER_SECONDS = 600.0  # for one layer; a slow link is no failure, a device that is gone is noticed elsewhere
 
@@ -36,10 +40,13 @@ def stage_fetchers(
     addresses: Mapping[str, str],
     identity: Identity,
     folder: Path,
+    begin: LayerFiles,
+    changing: Set[str],
 ) -> dict[str, Callable[[], int]]:
     """By device, for the first replica of each stage: a function that fetches the stage's layers from its worker into `folder`.
 
     round_number: the state at the beginning of this round. addresses: of the workers, "host:port".
+    begin: the layers that the workers began with. changing: names of what training changes (`LayerGraph.changing`).
     The functions return the bytes that they wrote. They raise EdgeswarmError: DEVICE_UNREACHABLE and what the worker says,
     WORKER_FAILED for a state that can't be read; and OSError where a file can't be written.
     """
@@ -53,6 +60,8 @@ def stage_fetchers(
             address=addresses[stage.devices[0]],
             identity=identity,
             folder=folder,
+            begin=begin,
+            changing=changing,
         )
         for stage in plan.stages
     }
@@ -67,11 +76,13 @@ def _fetch_stage(
     address: str,
     identity: Identity,
     folder: Path,
+    begin: LayerFiles,
+    changing: Set[str],
 ) -> int:
     written = 0
     with secure_channel(address, identity=identity, node_id=device) as channel:
         for layer in layers:
-            request = data_pb2.FetchLayerRequest(job=job, layer=layer, round=round_number)
+            request = data_pb2.FetchLayerRequest(job=job, layer=layer, round=round_number, changed_only=True)
             try:
                 blob = fetch_blob(channel, FETCH_LAYER, request, timeout_seconds=LAYER_SECONDS)
             except grpc.RpcError as error:
@@ -82,14 +93,23 @@ def _fetch_stage(
                 raise _unreadable(device, layer, str(error)) from error
             if state.round != round_number:
                 raise _unreadable(device, layer, f"it is of round {state.round}, not {round_number}")
-            # Constants come with every export again; the rest is written as it came.
-            data = pack_layer(replace(state, constants={})) if state.constants else blob
+            began = begin.read(layer)
+            absent = {*began.parameters, *began.buffers} - {*state.parameters, *state.buffers}
+            if missing := sorted(absent & changing):
+                raise _unreadable(device, layer, f"{missing[0]} is missing")
+            data = pack_layer(_completed(state, began)) if absent else blob
             written += len(data)
             with (folder / layer_file_name(layer)).open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
     return written
+
+
+def _completed(state: LayerState, began: LayerState) -> LayerState:
+    """With what training doesn't change, but for the constants: those come with every export again."""
+    parameters, buffers = {**began.parameters, **state.parameters}, {**began.buffers, **state.buffers}
+    return replace(state, parameters=parameters, buffers=buffers, constants={})
 
 
 def _unreadable(device: str, layer: int, problem: str) -> EdgeswarmError:

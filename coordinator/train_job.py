@@ -299,6 +299,7 @@ class TrainJob:
 
     def _gather(self, run: JobRun, deployment: Deployment, round_number: int, folder: Path) -> int:
         from .gather import stage_fetchers
+        from .layer_files import LayerFiles
 
         addresses = {
             device: join_host_and_port(deployment.places[device].host, port)
@@ -312,6 +313,12 @@ class TrainJob:
                 addresses=addresses,
                 identity=self._command.identity,
                 folder=folder,
+                begin=LayerFiles(
+                    self._command.snapshot_folder,
+                    round=deployment.first_round,
+                    layers=len(deployment.layer_graph.layers),
+                ),
+                changing=deployment.layer_graph.changing,
             )
         )
 
