@@ -2,16 +2,16 @@
 
     nano-1  layers 0, 1  ──┐
     nano-2  layers 2, 3  ──┼── one at a time each ──> layer-<i>.safetensors in the checkpoint's folder
+    what training leaves ──┘
 
-Each layer goes to the disk as it comes: at no time more than one of each stage lies in this machine's memory.
-What training doesn't change, frozen weights above all, is never sent back: this machine has it from the beginning.
+Each layer goes to the disk as it comes: at no time more than one of each stage lies in this machine's memory. What training
+doesn't change, frozen parameters above all, isn't sent again: it is taken from the layers that the workers began with.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
+from .layer_files import LayerFiles
+
 LAYER_SECONDS = 600.0  # for one layer; a slow link is no failure, a device that is gone is noticed elsewhere
 
 
@@ -37,13 +39,14 @@ def stage_fetchers(
     round_number: int,
     addresses: Mapping[str, str],
     identity: Identity,
-    known_folder: Path,
     folder: Path,
+    begin: LayerFiles,
+    changing: Set[str],
 ) -> dict[str, Callable[[], int]]:
     """By device, for the first replica of each stage: a function that fetches the stage's layers from its worker into `folder`.
 
-    round_number: the state at the beginning of this round. addresses: of the workers, "host:port". known_folder: with the
-    layer files that the workers began with.
+    round_number: the state at the beginning of this round. addresses: of the workers, "host:port".
+    begin: the layers that the workers began with. changing: names of what training changes (`LayerGraph.changing`).
     The functions return the bytes that they wrote. They raise EdgeswarmError: DEVICE_UNREACHABLE and what the worker says,
     WORKER_FAILED for a state that can't be read; and OSError where a file can't be written.
     """
@@ -56,8 +59,9 @@ def stage_fetchers(
             round_number=round_number,
             address=addresses[stage.devices[0]],
             identity=identity,
-            known_folder=known_folder,
             folder=folder,
+            begin=begin,
+            changing=changing,
         )
         for stage in plan.stages
     }
@@ -71,8 +75,9 @@ def _fetch_stage(
     round_number: int,
     address: str,
     identity: Identity,
-    known_folder: Path,
     folder: Path,
+    begin: LayerFiles,
+    changing: Set[str],
 ) -> int:
     written = 0
     with secure_channel(address, identity=identity, node_id=device) as channel:
@@ -88,7 +93,11 @@ def _fetch_stage(
                 raise _unreadable(device, layer, str(error)) from error
             if state.round != round_number:
                 raise _unreadable(device, layer, f"it is of round {state.round}, not {round_number}")
-            data = _whole(state, blob, known_folder / layer_file_name(layer))
+            began = begin.read(layer)
+            absent = {*began.parameters, *began.buffers} - {*state.parameters, *state.buffers}
+            if missing := sorted(absent & changing):
+                raise _unreadable(device, layer, f"{missing[0]} is missing")
+            data = pack_layer(_completed(state, began)) if absent else blob
             written += len(data)
             with (folder / layer_file_name(layer)).open("xb") as file:
                 file.write(data)
@@ -97,22 +106,10 @@ def _fetch_stage(
     return written
 
 
-def _whole(state: LayerState, blob: bytearray, known: Path) -> bytes | bytearray:
-    """The bytes of a layer with what training left alone, out of the file that the worker began with.
-
-    Constants are left out: they come with every export again.
-    """
-    with known.open("rb") as file:
-        before = unpack_layer(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)))
-    if before.parameters.keys() <= state.parameters.keys() and before.buffers.keys() <= state.buffers.keys():
-        return blob
-    return pack_layer(
-        replace(
-            state,
-            parameters={**before.parameters, **state.parameters},
-            buffers={**before.buffers, **state.buffers},
-        )
-    )
+def _completed(state: LayerState, began: LayerState) -> LayerState:
+    """With what training doesn't change, but for the constants: those come with every export again."""
+    parameters, buffers = {**began.parameters, **state.parameters}, {**began.buffers, **state.buffers}
+    return replace(state, parameters=parameters, buffers=buffers, constants={})
 
 
 def _unreadable(device: str, layer: int, problem: str) -> EdgeswarmError:

@@ -103,6 +103,12 @@ class LayerGraph:
                 found.setdefault(name, []).append(layer.index)
         return {name: tuple(layers) for name, layers in found.items()}
 
+    @property
+    def changing(self) -> frozenset[str]:
+        """The tensors that training changes: parameters that are trained, and what the batch norms keep."""
+        trained = (name for name, spec in self.tensors.items() if spec.trainable)
+        return frozenset((*trained, *(name for norm in self.batch_norms for name in norm.buffers)))
+
     def names_held(self, first_layer: int, end_layer: int) -> tuple[str, ...]:
         """Original names of the tensors that a stage of these layers holds, in the model's order."""
         used: set[str] = set()

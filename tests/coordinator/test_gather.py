@@ -24,12 +24,12 @@ PLAN = Plan(planner="by hand", micro_batch=2, micro_batches=1, stages=(Stage(0, 
 
 
 def serve(message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-    """A worker whose layers hold their own number; layer 1 of round 9 is damaged, round 8 is another one."""
+    """A worker whose layers hold their own number; layer 1 of round 9 is damaged, round 8 is another one, 7 lacks a weight."""
     request = data_pb2.FetchLayerRequest.FromString(message)
-    assert request.changed_only
-    blob = pack_layer(
-        LayerState(5 if request.round == 8 else request.round, {"w": torch.full((3,), float(request.layer))})
-    )
+    assert request.changed_only, "what is frozen is not asked for"
+    name = "other" if request.round == 7 else "w"
+    weights, statistics = {name: torch.full((3,), float(request.layer))}, {"mean": torch.full((2,), 7.0)}
+    blob = pack_layer(LayerState(5 if request.round == 8 else request.round, weights, buffers=statistics))
     return serve_blob(blob[:-4] if (request.round, request.layer) == (9, 1) else blob)
 
 
@@ -48,55 +48,69 @@ def address(authority: CertificateAuthority) -> Iterator[str]:
     server.stop(None).wait()
 
 
-def gather(address: str, operator: Identity, round_number: int, folder: Path) -> int:
-    known = folder.parent / "known"
-    known.mkdir(exist_ok=True)
+@pytest.fixture
+def begin(tmp_path: Path) -> LayerFiles:
+    """What the workers began with: a frozen parameter and buffer beside what is trained, and a constant."""
+    folder = tmp_path / "begin"
+    folder.mkdir()
     for layer in range(2):
-        frozen = {"frozen": torch.full((3,), 7.0)} if layer else {}
-        state = LayerState(0, {**frozen, "w": torch.zeros(3)}, constants={"mask": torch.ones(1000)})
-        write_layer_file(known, layer, state)
+        state = LayerState(
+            round=2,
+            parameters={"frozen": torch.full((1000,), 3.0), "w": torch.zeros(3)},
+            buffers={"kept": torch.ones(5), "mean": torch.zeros(2)},
+            constants={"mask": torch.ones(1000)},
+        )
+        write_layer_file(folder, layer, state)
+    return LayerFiles(folder, round=2, layers=2)
+
+
+def gather(address: str, operator: Identity, round_number: int, folder: Path, begin: LayerFiles) -> int:
     fetchers = stage_fetchers(
         PLAN,
         job=JOB,
         round_number=round_number,
         addresses={"nano-1-000001": address},
         identity=operator,
-        known_folder=known,
         folder=folder,
+        begin=begin,
+        changing={"w", "mean"},
     )
     return fetchers["nano-1-000001"]()
 
 
-def test_each_layer_comes_from_its_stage_and_gets_back_what_it_began_with_but_its_constants(
-    address: str, operator: Identity, tmp_path: Path
+def test_each_layer_comes_from_its_stage_and_what_is_frozen_from_the_beginning(
+    address: str, operator: Identity, tmp_path: Path, begin: LayerFiles
 ) -> None:
     folder = tmp_path / "layers"
     folder.mkdir()
-    written = gather(address, operator, 4, folder)
+    written = gather(address, operator, 4, folder, begin)
     files = LayerFiles(folder, round=4, layers=2)
     assert [float(state.parameters["w"][0]) for state in files.all()] == [0.0, 1.0]
-    assert all(state.constants == {} for state in files.all())
-    assert [list(state.parameters) for state in files.all()] == [["w"], ["frozen", "w"]]
-    assert files.read(1).parameters["frozen"].tolist() == [7.0] * 3
+    for state in files.all():
+        assert state.constants == {}
+        assert torch.equal(state.parameters["frozen"], torch.full((1000,), 3.0))
+        assert {name: float(value[0]) for name, value in state.buffers.items()} == {"kept": 1.0, "mean": 7.0}
     assert written == sum(path.stat().st_size for path in folder.iterdir())
 
 
-@pytest.mark.parametrize(("round_number", "problem"), [(8, "layer 0"), (9, "layer 1")])
+@pytest.mark.parametrize("damage", [(7, "layer 0"), (8, "layer 0"), (9, "layer 1")])
 def test_a_wrong_or_damaged_state_names_device_and_layer(
-    address: str, operator: Identity, tmp_path: Path, round_number: int, problem: str
+    address: str, operator: Identity, tmp_path: Path, begin: LayerFiles, damage: tuple[int, str]
 ) -> None:
-    (tmp_path / "layers").mkdir()
+    round_number, problem = damage
     with pytest.raises(EdgeswarmError, match=f"{problem} that nano-1-000001 gave") as caught:
-        gather(address, operator, round_number, tmp_path / "layers")
+        gather(address, operator, round_number, tmp_path, begin)
     assert caught.value.code is ErrorCode.WORKER_FAILED
 
 
-def test_a_worker_that_is_gone_is_named(operator: Identity, tmp_path: Path) -> None:
+def test_a_worker_that_is_gone_is_named(operator: Identity, tmp_path: Path, begin: LayerFiles) -> None:
     with pytest.raises(EdgeswarmError, match="nano-1-000001") as caught:
-        gather("127.0.0.1:9", operator, 4, tmp_path)
+        gather("127.0.0.1:9", operator, 4, tmp_path, begin)
     assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
 
 
-def test_a_disk_that_fails_is_no_fault_of_the_device(address: str, operator: Identity, tmp_path: Path) -> None:
+def test_a_disk_that_fails_is_no_fault_of_the_device(
+    address: str, operator: Identity, tmp_path: Path, begin: LayerFiles
+) -> None:
     with pytest.raises(OSError, match="No such file"):
-        gather(address, operator, 4, tmp_path / "gone")
+        gather(address, operator, 4, tmp_path / "gone", begin)
