@@ -1,9 +1,10 @@
 """The trained layers, from the workers that hold them: one replica of each stage gives the state of its stage. Imports torch.
 
-    nano-1  layers 0, 1  ──┐
-    nano-2  layers 2, 3  ──┼── one at a time each ──> layer-<i>.safetensors in the checkpoint's folder
+    nano-1  layers 0, 1  ──┐                       ┌── what training doesn't change, from the files it began with
+    nano-2  layers 2, 3  ──┼── one at a time each ─┴──> layer-<i>.safetensors in the checkpoint's folder
 
-Each layer goes to the disk as it comes: at no time more than one of each stage lies in this machine's memory.
+Each layer goes to the disk as it comes: at no time more than one of each stage lies in this machine's memory. Frozen
+parameters are in the checkpoint, and never sent for it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import grpc
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
 from edgeswarm.security.identity import Identity
-from edgeswarm.snapshot import layer_file_name, pack_layer, unpack_layer
+from edgeswarm.snapshot import LayerState, layer_file_name, pack_layer, unpack_layer
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
+
+from .layer_files import LayerFiles
 
 LAYER_SECONDS = 600.0  # for one layer; a slow link is no failure, a device that is gone is noticed elsewhere
 
@@ -35,11 +38,13 @@ def stage_fetchers(
     round_number: int,
     addresses: Mapping[str, str],
     identity: Identity,
+    beginning: LayerFiles,
     folder: Path,
 ) -> dict[str, Callable[[], int]]:
     """By device, for the first replica of each stage: a function that fetches the stage's layers from its worker into `folder`.
 
-    round_number: the state at the beginning of this round. addresses: of the workers, "host:port".
+    round_number: the state at the beginning of this round. addresses: of the workers, "host:port". beginning: the layers that
+    the workers began with.
     The functions return the bytes that they wrote. They raise EdgeswarmError: DEVICE_UNREACHABLE and what the worker says,
     WORKER_FAILED for a state that can't be read; and OSError where a file can't be written.
     """
@@ -52,6 +57,7 @@ def stage_fetchers(
             round_number=round_number,
             address=addresses[stage.devices[0]],
             identity=identity,
+            beginning=beginning,
             folder=folder,
         )
         for stage in plan.stages
@@ -66,12 +72,13 @@ def _fetch_stage(
     round_number: int,
     address: str,
     identity: Identity,
+    beginning: LayerFiles,
     folder: Path,
 ) -> int:
     written = 0
     with secure_channel(address, identity=identity, node_id=device) as channel:
         for layer in layers:
-            request = data_pb2.FetchLayerRequest(job=job, layer=layer, round=round_number)
+            request = data_pb2.FetchLayerRequest(job=job, layer=layer, round=round_number, changed_only=True)
             try:
                 blob = fetch_blob(channel, FETCH_LAYER, request, timeout_seconds=LAYER_SECONDS)
             except grpc.RpcError as error:
@@ -82,14 +89,36 @@ def _fetch_stage(
                 raise _unreadable(device, layer, str(error)) from error
             if state.round != round_number:
                 raise _unreadable(device, layer, f"it is of round {state.round}, not {round_number}")
-            # Constants come with every export again; the rest is written as it came.
-            data = pack_layer(replace(state, constants={})) if state.constants else blob
+            data = _whole_layer(blob, state, _at_the_beginning(beginning, layer))
             written += len(data)
             with (folder / layer_file_name(layer)).open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
     return written
+
+
+def _whole_layer(blob: bytearray, changed: LayerState, beginning: LayerState) -> bytes | bytearray:
+    """The bytes of the layer with what training doesn't change. Constants come with every export of the model again."""
+    whole = replace(
+        changed,
+        parameters={**beginning.parameters, **changed.parameters},
+        buffers={**beginning.buffers, **changed.buffers},
+        constants={},
+    )
+    same = (len(whole.parameters), len(whole.buffers)) == (len(changed.parameters), len(changed.buffers))
+    return blob if same and not changed.constants else pack_layer(whole)
+
+
+def _at_the_beginning(beginning: LayerFiles, layer: int) -> LayerState:
+    try:
+        return beginning.read(layer)
+    except EdgeswarmError as error:
+        raise EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"The layers that the training began with are damaged: {error.message}",
+            "Let nothing clean up the folder for temporary files while a training runs, or set TMPDIR to another one.",
+        ) from error
 
 
 def _unreadable(device: str, layer: int, problem: str) -> EdgeswarmError:

@@ -299,6 +299,7 @@ class TrainJob:
 
     def _gather(self, run: JobRun, deployment: Deployment, round_number: int, folder: Path) -> int:
         from .gather import stage_fetchers
+        from .layer_files import LayerFiles
 
         addresses = {
             device: join_host_and_port(deployment.places[device].host, port)
@@ -311,6 +312,9 @@ class TrainJob:
                 round_number=round_number,
                 addresses=addresses,
                 identity=self._command.identity,
+                beginning=LayerFiles(
+                    self._command.snapshot_folder, round=deployment.first_round, layers=deployment.plan.layer_count
+                ),
                 folder=folder,
             )
         )

@@ -12,7 +12,7 @@ from edgeswarm.plan import Plan, Stage
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
-from edgeswarm.snapshot import LayerState, pack_layer
+from edgeswarm.snapshot import LayerState, pack_layer, write_layer_file
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
 from edgeswarm.wire.fetch import serve_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
@@ -24,9 +24,14 @@ PLAN = Plan(planner="by hand", micro_batch=2, micro_batches=1, stages=(Stage(0, 
 
 
 def serve(message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-    """A worker whose layers hold their own number and a constant; layer 1 of round 9 is damaged, round 8 is another one."""
+    """A worker whose layers hold their own number, and a constant that nobody asked for in one of them.
+
+    Layer 1 of round 9 is damaged, round 8 is another one.
+    """
     request = data_pb2.FetchLayerRequest.FromString(message)
-    weights, constants = {"w": torch.full((3,), float(request.layer))}, {"mask": torch.ones(1000)}
+    assert request.changed_only
+    weights = {"w": torch.full((3,), float(request.layer))}
+    constants = {} if request.layer else {"mask": torch.ones(1000)}
     blob = pack_layer(LayerState(5 if request.round == 8 else request.round, weights, constants=constants))
     return serve_blob(blob[:-4] if (request.round, request.layer) == (9, 1) else blob)
 
@@ -47,36 +52,69 @@ def address(authority: CertificateAuthority) -> Iterator[str]:
 
 
 def gather(address: str, operator: Identity, round_number: int, folder: Path) -> int:
+    beginning = folder.parent / "beginning"
+    beginning.mkdir(exist_ok=True)
+    for layer in (0, 1):
+        frozen = {"frozen": torch.full((2,), 10.0 + layer)} if layer else {}
+        start = LayerState(2, {"w": torch.zeros(3), **frozen}, constants={"mask": torch.ones(1000)})
+        write_layer_file(beginning, layer, start)
     fetchers = stage_fetchers(
-        PLAN, job=JOB, round_number=round_number, addresses={"nano-1-000001": address}, identity=operator, folder=folder
+        PLAN,
+        job=JOB,
+        round_number=round_number,
+        addresses={"nano-1-000001": address},
+        identity=operator,
+        beginning=LayerFiles(beginning, round=2, layers=2),
+        folder=folder,
     )
     return fetchers["nano-1-000001"]()
 
 
-def test_each_layer_comes_from_its_stage_without_its_constants(
-    address: str, operator: Identity, tmp_path: Path
-) -> None:
-    folder = tmp_path / "layers"
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "round"
     folder.mkdir()
+    return folder
+
+
+def test_each_layer_comes_from_its_stage_and_what_is_frozen_from_the_beginning(
+    address: str, operator: Identity, folder: Path
+) -> None:
     written = gather(address, operator, 4, folder)
-    files = LayerFiles(folder, round=4, layers=2)
-    assert [float(state.parameters["w"][0]) for state in files.all()] == [0.0, 1.0]
-    assert all(state.constants == {} for state in files.all())
+    first, second = LayerFiles(folder, round=4, layers=2).all()
+    assert {name: float(value[0]) for name, value in first.parameters.items()} == {"w": 0.0}
+    assert {name: float(value[0]) for name, value in second.parameters.items()} == {"w": 1.0, "frozen": 11.0}
+    assert (first.constants, second.constants) == ({}, {})
     assert written == sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_a_beginning_that_somebody_cleaned_up_is_told(address: str, operator: Identity, folder: Path) -> None:
+    fetchers = stage_fetchers(
+        PLAN,
+        job=JOB,
+        round_number=4,
+        addresses={"nano-1-000001": address},
+        identity=operator,
+        beginning=LayerFiles(folder / "gone", round=2, layers=2),
+        folder=folder,
+    )
+    with pytest.raises(EdgeswarmError, match=r"began with are damaged: .*gone/layer-0\.safetensors") as caught:
+        fetchers["nano-1-000001"]()
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED
 
 
 @pytest.mark.parametrize(("round_number", "problem"), [(8, "layer 0"), (9, "layer 1")])
 def test_a_wrong_or_damaged_state_names_device_and_layer(
-    address: str, operator: Identity, tmp_path: Path, round_number: int, problem: str
+    address: str, operator: Identity, folder: Path, round_number: int, problem: str
 ) -> None:
     with pytest.raises(EdgeswarmError, match=f"{problem} that nano-1-000001 gave") as caught:
-        gather(address, operator, round_number, tmp_path)
+        gather(address, operator, round_number, folder)
     assert caught.value.code is ErrorCode.WORKER_FAILED
 
 
-def test_a_worker_that_is_gone_is_named(operator: Identity, tmp_path: Path) -> None:
+def test_a_worker_that_is_gone_is_named(operator: Identity, folder: Path) -> None:
     with pytest.raises(EdgeswarmError, match="nano-1-000001") as caught:
-        gather("127.0.0.1:9", operator, 4, tmp_path)
+        gather("127.0.0.1:9", operator, 4, folder)
     assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
 
 
