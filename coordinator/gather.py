@@ -93,7 +93,7 @@ def _fetch_stage(
                 raise _unreadable(device, layer, str(error)) from error
             if state.round != round_number:
                 raise _unreadable(device, layer, f"it is of round {state.round}, not {round_number}")
-            began = begin.read(layer)
+            began = _at_the_beginning(begin, layer)
             absent = {*began.parameters, *began.buffers} - {*state.parameters, *state.buffers}
             if missing := sorted(absent & changing):
                 raise _unreadable(device, layer, f"{missing[0]} is missing")
@@ -104,6 +104,17 @@ def _fetch_stage(
                 file.flush()
                 os.fsync(file.fileno())
     return written
+
+
+def _at_the_beginning(begin: LayerFiles, layer: int) -> LayerState:
+    try:
+        return begin.read(layer)
+    except EdgeswarmError as error:
+        raise EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"The layers that the training began with are damaged: {error.message}",
+            "Let nothing clean up the folder for temporary files while a training runs, or set TMPDIR to another one.",
+        ) from error
 
 
 def _completed(state: LayerState, began: LayerState) -> LayerState:
