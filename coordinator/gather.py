@@ -102,8 +102,15 @@ def _whole(state: LayerState, blob: bytearray, known: Path) -> bytes | bytearray
 
     Constants are left out: they come with every export again.
     """
-    with known.open("rb") as file:
-        before = unpack_layer(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)))
+    try:
+        with known.open("rb") as file:
+            before = unpack_layer(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)))
+    except (OSError, ValueError) as error:
+        raise EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"The layers that the training began with are gone or damaged: {known}: {error}.",
+            "Let nothing clean up the folder for temporary files while a training runs, or set TMPDIR to another one.",
+        ) from error
     if before.parameters.keys() <= state.parameters.keys() and before.buffers.keys() <= state.buffers.keys():
         return blob
     return pack_layer(

@@ -100,3 +100,27 @@ def test_a_worker_that_is_gone_is_named(operator: Identity, tmp_path: Path) -> N
 def test_a_disk_that_fails_is_no_fault_of_the_device(address: str, operator: Identity, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         gather(address, operator, 4, tmp_path / "gone")
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut off"])
+def test_a_beginning_that_somebody_cleaned_up_is_told(
+    address: str, operator: Identity, tmp_path: Path, damage: str
+) -> None:
+    known, folder = tmp_path / "known", tmp_path / "layers"
+    known.mkdir()
+    folder.mkdir()
+    path = write_layer_file(known, 0, LayerState(0, {"w": torch.zeros(3)}))
+    path.unlink() if damage == "gone" else path.write_bytes(path.read_bytes()[:-1])
+    fetchers = stage_fetchers(
+        PLAN,
+        job=JOB,
+        round_number=4,
+        addresses={"nano-1-000001": address},
+        identity=operator,
+        known_folder=known,
+        folder=folder,
+    )
+    with pytest.raises(EdgeswarmError, match=rf"began with are gone or damaged: {path}") as caught:
+        fetchers["nano-1-000001"]()
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED
+    assert "TMPDIR" in caught.value.remedy
