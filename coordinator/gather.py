@@ -112,7 +112,7 @@ def _at_the_beginning(begin: LayerFiles, layer: int) -> LayerState:
     except EdgeswarmError as error:
         raise EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
-            f"The layers that the training began with are damaged: {error.message}",
+            f"The layers that the training began with are gone or damaged: {error.message}",
             "Let nothing clean up the folder for temporary files while a training runs, or set TMPDIR to another one.",
         ) from error
 

@@ -12,7 +12,7 @@ from edgeswarm.plan import Plan, Stage
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
-from edgeswarm.snapshot import LayerState, pack_layer, write_layer_file
+from edgeswarm.snapshot import LayerState, layer_file_name, pack_layer, write_layer_file
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
 from edgeswarm.wire.fetch import serve_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
@@ -114,3 +114,17 @@ def test_a_disk_that_fails_is_no_fault_of_the_device(
 ) -> None:
     with pytest.raises(OSError, match="No such file"):
         gather(address, operator, 4, tmp_path / "gone", begin)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut off"])
+def test_a_beginning_that_somebody_cleaned_up_is_told(
+    address: str, operator: Identity, tmp_path: Path, begin: LayerFiles, damage: str
+) -> None:
+    path = begin.folder / layer_file_name(0)
+    path.unlink() if damage == "gone" else path.write_bytes(path.read_bytes()[:-1])
+    folder = tmp_path / "layers"
+    folder.mkdir()
+    with pytest.raises(EdgeswarmError, match=rf"began with are gone or damaged: .*{path}") as caught:
+        gather(address, operator, 4, folder, begin)
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED
+    assert "TMPDIR" in caught.value.remedy
