@@ -28,8 +28,8 @@ from .background import Task
 from .data_service import DataServiceProcess, DataServiceReady, DataServiceSettings
 from .deployment import Place, place_of
 from .events import (
-    EXPORT_MODEL,
     LOAD_JOB,
+    OPEN_DATA,
     PLAN,
     SEND_BUNDLE,
     START_DATA_SERVICE,
@@ -134,26 +134,31 @@ class Command:
         def open_data() -> OpenedData:
             from . import preparation
 
-            return preparation.open_data(loading.result(), evaluation=trains)
+            loaded = loading.result()
+            with self.progress.step(OPEN_DATA):
+                return preparation.open_data(loaded, evaluation=trains)
 
         opening = self.supervision.spawn(open_data, name="open the data sets")
 
         def prepare() -> PreparedModel:
             loaded, opened = loading.result(), opening.result()
-            with self.progress.step(EXPORT_MODEL):
-                from . import layer_files, preparation
+            from . import layer_files, preparation
 
-                checkpoint = None
-                if unfinished is not None and manifest is not None:
-                    checkpoint = layer_files.LayerFiles(
-                        unfinished.round_folder(manifest.round),
-                        round=manifest.round,
-                        layers=manifest.layers,
-                        of_this_job=loaded.bundle.sha256 == manifest.bundle_sha256,
-                    )
-                prepared = preparation.prepare(
-                    loaded, opened, snapshot_folder=self.snapshot_folder, checkpoint=checkpoint
+            checkpoint = None
+            if unfinished is not None and manifest is not None:
+                checkpoint = layer_files.LayerFiles(
+                    unfinished.round_folder(manifest.round),
+                    round=manifest.round,
+                    layers=manifest.layers,
+                    of_this_job=loaded.bundle.sha256 == manifest.bundle_sha256,
                 )
+            prepared = preparation.prepare(
+                loaded,
+                opened,
+                snapshot_folder=self.snapshot_folder,
+                checkpoint=checkpoint,
+                step=self.progress.step,
+            )
             if manifest is not None:
                 check_job_is_the_same(manifest, loaded.job, dataset_length=prepared.dataset_length)
             names = tuple(layer.name for layer in prepared.layer_graph.layers)

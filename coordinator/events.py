@@ -25,7 +25,12 @@ from .device import Device
 LOAD_JOB = "load job"
 FIND_DEVICES = "find devices"
 RESERVE_DEVICES = "reserve devices"
+OPEN_DATA = "open data"
+BUILD_MODEL = "build model"
+TRY_JOB = "try job"  # its model, loss, optimizer and metrics on a few samples
 EXPORT_MODEL = "export model"
+EXPORT_EVALUATION = "export for evaluation"
+WRITE_LAYERS = "write layers"
 START_DATA_SERVICE = "start data service"
 SEND_BUNDLE = "send job files"
 PROFILE_LAYERS = "profile layers"

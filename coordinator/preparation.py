@@ -9,7 +9,8 @@ Imports torch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +26,17 @@ from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.snapshot import LayerState, write_layer_file
 
 from .evaluation_checks import check_evaluation
+from .events import BUILD_MODEL, EXPORT_EVALUATION, EXPORT_MODEL, TRY_JOB, WRITE_LAYERS
 from .initial_weights import load_initial_weights
 from .job_checks import check_job
 from .last_round import check_batches
 from .layer_files import LayerFiles, optimizer_state_kinds
 
 PRECISIONS = ("float32", "float64")
+
+
+def _untold(_: str) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -116,40 +122,48 @@ def prepare(
     *,
     snapshot_folder: Path,
     checkpoint: LayerFiles | None = None,
+    step: Callable[[str], AbstractContextManager[None]] = _untold,
 ) -> PreparedModel:
     """Build the model under the job's seed, check the job, export it, and write the state that its workers begin with by layers.
 
-    checkpoint: what they begin with; None for round 0.
+    checkpoint: what they begin with; None for round 0. step: around each of these, by its name in events.py.
     Raises EdgeswarmError: JOB_INVALID, JOB_FILE, WEIGHTS, DATA_FAILED, EXPORT_FAILED, OUTPUT_FAILED, CHECKPOINT.
     """
     job, folder = loaded.job, loaded.folder
     # The same two lines in the user's own script give the same initial weights.
     torch.manual_seed(job.seed)
-    try:
-        model = job.model()
-    except Exception as error:  # the user's code may raise anything
-        raise user_error(error, folder, where="this machine", doing="building the model") from error
-    warnings = load_initial_weights(job, model, folder=folder)
-    checked = check_job(job, model, opened.training, folder=folder, batch_size=job.batch_size)
+    with step(BUILD_MODEL):
+        try:
+            model = job.model()
+        except Exception as error:  # the user's code may raise anything
+            raise user_error(error, folder, where="this machine", doing="building the model") from error
+        warnings = load_initial_weights(job, model, folder=folder)
+    with step(TRY_JOB):
+        checked = check_job(job, model, opened.training, folder=folder, batch_size=job.batch_size)
+        evaluation_length = 0
+        if opened.evaluation is not None:
+            evaluation_length = check_evaluation(job, model, opened.evaluation, folder=folder)
+        optimizer_state = _optimizer_state(loaded, model)
     dtype = _precision(model)
     args, kwargs = model_arguments(checked.inputs)
     model.train()
-    exported = export_model(model, args, kwargs)
+    with step(EXPORT_MODEL):
+        exported = export_model(model, args, kwargs)
     graph = exported.layer_graph
     check_batches(graph.layers, dataset_length=checked.dataset_length, batch_size=job.batch_size)
-    evaluation, evaluation_length = None, 0
+    evaluation = None
     if opened.evaluation is not None:
-        evaluation_length = check_evaluation(job, model, opened.evaluation, folder=folder)
-        evaluation = export_evaluation(model, args, kwargs, training=graph)
+        with step(EXPORT_EVALUATION):
+            evaluation = export_evaluation(model, args, kwargs, training=graph)
     tensors = _tensors(model, exported)
     constants = _constants(exported, evaluation)
-    optimizer_state = _optimizer_state(loaded, model)
     states = (
         (layer_state(layer, tensors, constants[layer.index]) for layer in graph.layers)
         if checkpoint is None
         else _to_go_on(checkpoint, graph, constants, optimizer_state)
     )
-    _write_layers(states, snapshot_folder)
+    with step(WRITE_LAYERS):
+        _write_layers(states, snapshot_folder)
     return PreparedModel(
         layer_graph=graph,
         dtype=dtype,
