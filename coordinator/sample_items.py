@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.job import Dataset
 from edgeswarm.job_file import user_error, user_line
 from edgeswarm.wire.fetch import SamplePart
@@ -76,10 +76,9 @@ class SampleItems:
         if isinstance(error, ImportError):
             return user_error(error, self._folder, where="the coordinator's machine", doing=doing)
         line = user_line(error, self._folder)
-        text = f"{type(error).__name__}: {error}".rstrip(": ")
         return EdgeswarmError(
             ErrorCode.DATA_FAILED,
-            f"Item {index} of the {self._called} can't be read: {f'{line}: ' if line else ''}{text.rstrip('.')}.",
+            f"Item {index} of the {self._called} can't be read: {f'{line}: ' if line else ''}{said_by(error)}.",
             "Correct the job file, or the files that it reads on the coordinator's machine.",
             detail="".join(traceback.format_exception(error)),
         )

@@ -22,11 +22,12 @@ from typing import Any
 
 import torch
 
-from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.job import Job
 from edgeswarm.model.draws import drawing_from, restored_generators
 from edgeswarm.wire.fetch import SamplePart
-from edgeswarm.wire.tensor_samples import collate_items, part_of
+from edgeswarm.wire.tensor_misfits import collate_named
+from edgeswarm.wire.tensor_samples import part_of
 
 from .errors import HaltedError, line_of
 from .samples import Samples, SampleSource
@@ -205,7 +206,7 @@ class SampleFeed:
             value = samples.collate(request.indices)
         else:
             with restored_generators():
-                value = collate_items(list(self._transformed_all(request, samples)))
+                value = collate_named(list(self._transformed_all(request, samples)), request.indices)
         if self._part is SamplePart.BOTH:
             return Batch(*value)
         return Batch(inputs=value) if self._part is SamplePart.INPUTS else Batch(targets=value)
@@ -241,7 +242,7 @@ class SampleFeed:
         except Exception as error:  # the user's code may raise anything
             raise EdgeswarmError(
                 ErrorCode.DATA_FAILED,
-                f"The job's transform failed on item {index} on {self._where}: {type(error).__name__}: {error}{line_of(error)}.",
+                f"The job's transform failed on item {index} on {self._where}: {said_by(error)}{line_of(error)}.",
                 "Correct the transform.",
                 detail="".join(traceback.format_exception(error)),
             ) from error
