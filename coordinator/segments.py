@@ -14,7 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CHECKPOINT_TIME_FRACTION = 0.02
-FIRST_GUESS_BYTES_PER_SECOND = 5e6  # of gathering, before it was measured; a wireless network has as much
+# Of gathering, before it was measured: a wireless network has as much, a small disk takes as long to have a file safe.
+FIRST_GUESS_BYTES_PER_SECOND = 5e6
+FIRST_GUESS_SECONDS_A_LAYER = 0.01
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Pace:
     checkpoint_seconds: float
     round_seconds: float | None = None
     since_checkpoint_seconds: float = 0.0
+
+    @classmethod
+    def at_the_beginning(cls, *, checkpoint_bytes: int, layers: int) -> Pace:
+        """Before anything was measured."""
+        return cls(checkpoint_bytes / FIRST_GUESS_BYTES_PER_SECOND + layers * FIRST_GUESS_SECONDS_A_LAYER)
 
     @property
     def checkpoint_is_due(self) -> bool:

@@ -16,7 +16,7 @@ from .events import GATHER, TRAIN, CheckpointWritten
 from .job_run import JobRun
 from .manifest import Manifest
 from .progress import Progress
-from .segments import FIRST_GUESS_BYTES_PER_SECOND, Pace, Segments
+from .segments import Pace, Segments
 from .unfinished import UnfinishedTraining
 
 
@@ -46,7 +46,7 @@ class Training:
     progress: Progress
 
     def __post_init__(self) -> None:
-        self._pace = Pace(checkpoint_seconds=self.checkpoint_bytes / FIRST_GUESS_BYTES_PER_SECOND)
+        self._pace = Pace.at_the_beginning(checkpoint_bytes=self.checkpoint_bytes, layers=self.manifest.layers)
         self._checkpoint_at = time.monotonic()
         self._rounds_written = len(self.run.done)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,10 @@ def test_a_checkpoint_costs_its_part_of_the_time() -> None:
     assert not segments.checkpoint_is_due(5, Pace(1.0, 0.1, since_checkpoint_seconds=49.0))
     assert segments.checkpoint_is_due(5, Pace(1.0, 0.1, since_checkpoint_seconds=50.0))
     assert segments.checkpoint_is_due(1000, UNKNOWN)
+
+
+def test_the_first_guess_grows_with_bytes_and_layers() -> None:
+    assert Pace.at_the_beginning(checkpoint_bytes=50_000_000, layers=20).checkpoint_seconds == pytest.approx(10.2)
 
 
 @given(

@@ -59,7 +59,7 @@ class Desk:
             next_round=before.round if before is not None else 0,
             early_stop=early_stop,
             gather=self.gather,
-            checkpoint_bytes=50_000,  # 10 ms at the first guess: due after half a second
+            checkpoint_bytes=50_000,  # 30 ms at the first guess: due after a second and a half
             progress=Progress(self.events.append),
         )
 
