@@ -41,10 +41,12 @@ def name_misfits(items: Sequence[Any], indices: Sequence[int], error: EdgeswarmE
         try:
             collate_items([items[0], item])
         except EdgeswarmError:
+            one, other = describe_batch(items[0]), describe_batch(item)
+            if one == other:
+                return error  # of a kind that makes no batch at all, such as images
             return EdgeswarmError(
                 error.code,
-                f"Items {indices[0]} and {index} of the dataset don't make one batch: "
-                f"one is {describe_batch(items[0])}, the other {describe_batch(item)}.",
+                f"Items {indices[0]} and {index} of the dataset don't make one batch: one is {one}, the other {other}.",
                 error.remedy,
                 detail=error.message,
             )
