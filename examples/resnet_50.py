@@ -62,5 +62,5 @@ job = edgeswarm.Job(
     best_metric="accuracy",
     optimizer=lambda named: torch.optim.AdamW([parameter for _, parameter in named], lr=0.001),
     batch_size=64,
-    epochs=10,
+    epochs=5,
 )
