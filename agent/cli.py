@@ -178,7 +178,8 @@ def join(host: str, token: str, name: str | None, as_json: bool) -> None:
         click.echo(f"joined as {identity.node_id} (cluster {identity.cluster_fingerprint[:16]})")
         if name and joined_before:
             click.echo(f"it joined earlier and keeps the name {identity.node_id}; --name counts once", err=True)
-        click.echo("start the agent with `edgeswarm-agent run`", err=True)
+        home = os.environ.get(HOME_VARIABLE)
+        click.echo(f"start the agent with `edgeswarm-agent run{f' --home {home}' if home else ''}`", err=True)
 
 
 @cli.command(short_help="Look for what keeps this device from working.")

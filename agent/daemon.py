@@ -32,6 +32,7 @@ from .telemetry.memory import hidden_limit
 # Open streams hold a thread each: a Watch or two, a Profile, the far ends of link probes; the rest is short.
 CALL_THREADS = 24
 STOP_SECONDS = 1.8
+EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
 
 class Daemon:
@@ -95,13 +96,18 @@ class Daemon:
         hidden = hidden_limit() if self._settings.memory_limit_bytes is None else ""
         if hidden:
             self._log(f"{hidden} Give the limit with --memory.")
+        listens_everywhere = self._settings.listen_address in EVERY_ADDRESS
+        if not listens_everywhere:
+            self._log(f"listens on {self.address} alone: where searching doesn't find it, give --peer {self.address}")
         if self._settings.advertise:
             self._advertiser = Advertiser(
                 node_id=self.node_id,
                 port=self.port,
                 fingerprint=self.identity.cluster_fingerprint,
                 protocol_version=PROTOCOL_VERSION,
-                interfaces=self._settings.interfaces,
+                # An address on which nobody listens would be dialled in vain.
+                interfaces=self._settings.interfaces
+                or (() if listens_everywhere else (self._settings.listen_address,)),
                 warn=self._log,
             )
             self._advertiser.start()

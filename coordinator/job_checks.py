@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import SERVED, Dataset, Job, model_arguments
-from edgeswarm.job_file import user_error
+from edgeswarm.job_file import user_error, user_line
 from edgeswarm.labels import label_error
 from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.tensor_misfits import collate_named, describe_batch
@@ -80,7 +80,8 @@ def sample_batch(job: Job, dataset: Dataset, *, rows: int, folder: Path) -> tupl
         if job.data == SERVED:
             encode_items([item], SamplePart.BOTH)
         if job.transform is not None:
-            with _user_code(folder, f"transforming item {index} of the dataset"):
+            doing = f"calling transform(sample, generator) with item {index} of the dataset, {describe_batch(item)},"
+            with _user_code(folder, doing):
                 item = job.transform(item, torch.Generator().manual_seed(index))
             if not isinstance(item, (tuple, list)) or len(item) != 2:
                 _invalid(
@@ -152,7 +153,9 @@ def _check_forward(
             ) from error
         raise told from error
     with _user_code(
-        folder, f"running the loss on output {describe_batch(output)} and targets {describe_batch(targets)}"
+        folder,
+        f"running the loss on output {describe_batch(output)} and targets {describe_batch(targets)}",
+        remedy="Let the loss fit the model's output, and the targets, as dataset and transform return them, the loss.",
     ):
         try:
             result = job.loss(output, targets)
@@ -309,12 +312,15 @@ def _unchanged_buffers(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _user_code(folder: Path, doing: str) -> Iterator[None]:
-    """What the user's code raises becomes an error that names their line."""
+def _user_code(folder: Path, doing: str, *, remedy: str = "") -> Iterator[None]:
+    """What the user's code raises becomes an error that names their line. remedy: where no line of theirs is to blame."""
     try:
         yield
     except Exception as error:  # it may raise anything
-        raise user_error(error, folder, where="this machine", doing=doing) from error
+        told = user_error(error, folder, where="this machine", doing=doing)
+        if remedy and told is not error and not user_line(error, folder.resolve()):
+            told.remedy = remedy
+        raise told from error
 
 
 def _invalid(message: str, remedy: str) -> NoReturn:

@@ -206,7 +206,7 @@ class ErrorCode(enum.Enum):
     JOB_ENDED = (
         "job-ended",
         ExitCode.ERROR,
-        "The training that was to be stopped is over already, or none runs.",
+        "The training that was to be stopped is over already.",
         "See which run: `edgeswarm status`.",
     )
     MISSING_EXTRA = (

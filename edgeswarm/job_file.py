@@ -100,7 +100,10 @@ def user_error(error: BaseException, folder: Path, *, where: str, doing: str) ->
         )
         return EdgeswarmError(ErrorCode.MODULE_MISSING, message, remedy, detail=detail)
     message = f"{place}{said_by(error)} (while {doing} on {where})."
-    return EdgeswarmError(ErrorCode.JOB_FILE, message, "Correct the job file.", detail=detail)
+    remedy = "Correct the job file."
+    if isinstance(error, FileNotFoundError) and error.filename and not Path(str(error.filename)).is_absolute():
+        remedy = f"Relative paths begin in {Path.cwd()}, where the command was started: give the whole path."
+    return EdgeswarmError(ErrorCode.JOB_FILE, message, remedy, detail=detail)
 
 
 def _users_part(error: BaseException, folder: Path) -> TracebackType | None:

@@ -24,7 +24,7 @@ def data_console() -> Console:
 
 def progress_console() -> Console:
     """For progress, hints and warnings."""
-    return _console(cast(TextIO, _Lossy(sys.stderr, errno.EIO)), terminal=sys.stderr.isatty())
+    return _console(cast(TextIO, _Lossy(sys.stderr, errno.EIO, errno.EPIPE)), terminal=sys.stderr.isatty())
 
 
 def file_console(file: IO[str]) -> Console:
@@ -53,7 +53,8 @@ def _console(file: TextIO, *, terminal: bool) -> Console:
 class _Lossy:
     """A text stream that may fail: what it doesn't take is lost, and the work of which it tells goes on.
 
-    numbers: of the errors that are meant; all where there are none. A terminal that went away gives EIO.
+    numbers: of the errors that are meant; all where there are none. A terminal that went away gives EIO, a pipe whose reader
+    left EPIPE.
     """
 
     def __init__(self, stream: IO[str], *numbers: int) -> None:

@@ -39,7 +39,7 @@ PLAIN_LINE_EVERY_SECONDS = 5.0
 
 
 def round_line(event: RoundDone) -> str:
-    """`round 12/184 | loss 1.2034 | 845 samples/s | 0:41 left | use 83 64 91 %`: short enough for 80 columns."""
+    """`round 12/184 | loss 1.2034 | 845 samples/s | 0:41 left | stages 83 64 91 % busy`: short enough for 80 columns."""
     parts = [
         f"round {event.round + 1}/{event.rounds}",
         f"loss {event.loss:.4f}",
@@ -47,7 +47,7 @@ def round_line(event: RoundDone) -> str:
     ]
     if event.seconds_left is not None:
         parts.append(f"{clock_time(event.seconds_left)} left")
-    parts.append(f"use {' '.join(f'{100 * use:.0f}' for use in event.stage_use)} %")
+    parts.append(f"stages {' '.join(f'{100 * use:.0f}' for use in event.stage_use)} % busy")
     return " | ".join(parts)
 
 

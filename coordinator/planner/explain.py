@@ -49,7 +49,7 @@ class DeviceRow:
 class Explanation:
     """headline: the plan in one sentence. rows: the devices, stage by stage. expectation: the round and what limits it.
 
-    stages: one sentence for each stage. notes: idle devices, backups.
+    stages: one sentence for each stage. notes: idle devices.
     """
 
     headline: str
@@ -141,9 +141,7 @@ def _stage_sentence(plan: Plan, predicted: Prediction, index: int) -> str:
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:
-    notes = [f"{idle.name} stays idle: {idle.reason or 'no reason given'}." for idle in plan.idle]
-    notes += [f"The backup of stage {index} is on {device}." for index, device in sorted(plan.backup.items())]
-    return tuple(notes)
+    return tuple(f"{idle.name} stays idle: {idle.reason or 'no reason given'}." for idle in plan.idle)
 
 
 def _count(number: int, one: str, more: str = "") -> str:

@@ -172,7 +172,7 @@ def test_of_a_long_text_the_first_line_is_told_and_the_rest_is_detail() -> None:
         ({"dataset": [({1}, 2)] * 9}, "holds a set"),
         ({"transform": lambda sample, _: sample[0]}, r"transform\(sample, generator\) returns a Tensor, not a pair"),
         ({"transform": lambda sample, _: (*sample, 1)}, r"transform\(sample, generator\) returns 3 values, not a pair"),
-        ({"transform": raising}, "shapes differ .*transforming item 0"),
+        ({"transform": raising}, "shapes differ .*calling transform.* item 0"),
         ({"transform": None}, r"running the model on inputs uint8 \[4, 4\], in its module 0 \(Linear\),"),
         (
             {"transform": uneven},

@@ -79,7 +79,7 @@ def text_console(*, terminal: bool = False) -> tuple[Console, io.StringIO]:
 
 
 def test_the_live_line_has_round_loss_speed_time_left_and_use_of_each_stage() -> None:
-    assert round_line(round_done()) == "round 12/184 | loss 1.2500 | 800 samples/s | 1:41 left | use 83 91 %"
+    assert round_line(round_done()) == "round 12/184 | loss 1.2500 | 800 samples/s | 1:41 left | stages 83 91 % busy"
     assert "left" not in round_line(round_done(seconds_left=None))
     assert "2:00:05 left" in round_line(round_done(seconds_left=7205.0))
 

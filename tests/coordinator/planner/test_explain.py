@@ -36,7 +36,7 @@ def test_rows_and_sentences() -> None:
     assert "to send on" in explanation.stages[0]
     assert "to send on" not in explanation.stages[1]
     assert explanation.expectation[1] == "What limits the round: computing in stage 0 (a, b)."
-    assert explanation.notes == ("d stays idle: too slow.", "The backup of stage 1 is on a.")
+    assert explanation.notes == ("d stays idle: too slow.",)
 
 
 def test_text_has_a_table_with_aligned_columns() -> None:
