@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint protos error-table clean
+.PHONY: help demo test unit soak lint protos error-table clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -21,10 +21,13 @@ demo: $(INSTALLED) ## install, then train on three agents of this machine
 	$(BIN)/edgeswarm demo
 
 test: unit ## all tests: unit first, then those with real processes
-	$(BIN)/pytest -q -n 2 --dist loadfile tests -m 'e2e or root'
+	$(BIN)/pytest -q -n 2 --dist loadfile tests -m '(e2e or root) and not soak'
 
 unit: $(INSTALLED) ## the quick tests alone (no jobs over agents)
 	$(BIN)/pytest -q -n 2 tests -m 'not e2e and not root'
+
+soak: $(INSTALLED) ## the tests that take minutes each
+	$(BIN)/pytest -q tests -m soak
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -68,7 +68,7 @@ def examples(tmp_path: Path) -> Path:
 def train(cluster: ThrowawayCluster, job: Path, *arguments: str) -> Trained:
     """The command over three of the agents, which are free again afterwards."""
     output = job.parent.with_name("out")
-    peers = [part for name in DEVICES for part in ("--peer", cluster.address(name))]
+    peers = [part for name in DEVICES for part in ("--peer", cluster.address(name), "--device", cluster.node_id(name))]
     ended = RunningCommand(
         [EDGESWARM, "train", job, "--output", output, *peers, "--no-mdns", *arguments],
         environment=cluster.environment,
@@ -100,6 +100,7 @@ def test_segmentation(cluster: ThrowawayCluster, examples: Path) -> None:
     assert trained.evaluated("iou")[-1] >= 0.8
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["mobilenet_v2", "efficientnet_b1", "resnet_50", "bert_small"])
 def test_a_full_size_model_learns(cluster: ThrowawayCluster, examples: Path, name: str) -> None:
     """One epoch: enough to see the loss fall, not to be good."""

@@ -161,9 +161,11 @@ def interrupt(desk: Desk, command: RunningCommand) -> None:
 def test_a_second_job_is_refused_and_the_first_goes_on_until_its_coordinator_is_killed(desk: Desk) -> None:
     first = desk.in_mid_round()
     job = busy_job(desk.cluster, "a")
-    second = desk.train(FaultyJob())
-    message = failed(desk, second)
-    assert f"is busy with job {job}" in message
+    elsewhere = desk.folder / "elsewhere"
+    refused = desk.train(FaultyJob(), "--output", elsewhere).end()
+    assert refused.code == ExitCode.ERROR
+    assert f"is busy with job {job}" in refused.message
+    assert list(desk.folder.glob("elsewhere*")) == []
 
     listed = desk.start("devices", "--json", "--no-mdns").end()
     busy = {device["node_id"]: device["busy_with_job"] for device in json.loads(listed.output)["devices"]}

@@ -292,6 +292,7 @@ def test_a_disk_that_is_full_leaves_the_checkpoint_before(
     with pytest.raises(EdgeswarmError, match=r"has too little room: .* more than is free") as caught:
         train(dataclasses.replace(options, output=small_disk / "other"), folders=cluster.folders)
     assert not list(small_disk.glob("other*"))
+    wait_until_idle(cluster, "a", "b", "c")
     filler.unlink()
     training.output, training.unfinished = small_disk / "out", small_disk / "out.unfinished"
     training.resumed()
