@@ -222,21 +222,23 @@ class _StopSignal:
     """Takes SIGINT and SIGTERM from now on."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
         self._received = 0
+        # The interpreter writes to it whichever thread the system gave the signal to. An Event could be missed, where it
+        # isn't the main thread, and its `set` in a handler would wait forever for a main thread inside its `wait`.
+        self._woken, wakes = os.pipe()
+        os.set_blocking(wakes, False)
+        signal.set_wakeup_fd(wakes)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._take)
 
     def _take(self, number: int, _frame: object) -> None:
         # The first one counts; Ctrl-C again while it stops doesn't end it half way.
         self._received = self._received or number
-        self._event.set()
 
     def wait(self) -> int:
         """The signal that came."""
-        # With a time limit: on some systems a wait without one doesn't let signal handlers run.
-        while not self._event.wait(3600.0):
-            pass
+        while not self._received:
+            os.read(self._woken, 1)
         return self._received
 
 

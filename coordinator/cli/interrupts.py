@@ -34,23 +34,35 @@ def cancelled_by_signals(
     hang_up: called instead when the terminal goes away, within a signal handler: it may take no lock that others hold.
     """
     cancel = threading.Event()
+    asked = False
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
         if number == signal.SIGHUP and hang_up is not None:
             hang_up()
             return
-        if cancel.is_set():
+        if asked:
             if sys.stderr.isatty():
                 os.write(sys.stderr.fileno(), _SHOW_CURSOR)
             # Nothing may hold this up: no clean-up handler, no thread that is waited for.
             os._exit(ExitCode.INTERRUPTED)
-        cancel.set()
+        asked = True
+        # The rest on a thread: the main one, which runs this, may be inside the event's `wait` or a print, with its lock.
+        os.write(wakes, b"!")
+
+    def cancel_when_woken() -> None:
+        with os.fdopen(woken, "rb", buffering=0) as pipe:
+            if not pipe.read(1):
+                return
         again = " (Ctrl-C again leaves at once)" if sys.stderr.isatty() else ""
         hint(f"\nstopping: {what_is_cleaned_up}{again}")
+        cancel.set()
 
     if threading.current_thread() is not threading.main_thread():
         yield cancel
         return
+    woken, wakes = os.pipe()
+    threading.Thread(target=cancel_when_woken, name="cancel", daemon=True).start()
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     caught = [number for number in _SIGNALS if not (nohup and number == signal.SIGHUP)]
     earlier = {number: signal.signal(number, on_signal) for number in caught}
@@ -59,3 +71,4 @@ def cancelled_by_signals(
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+        os.close(wakes)
