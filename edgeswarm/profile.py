@@ -16,7 +16,7 @@ with its first slope, but never faster than in proportion:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -106,15 +106,37 @@ class ModelCosts:
 
 
 @dataclass(frozen=True)
+class Overheads:
+    """What one class of device spends beside the layers, in seconds of its processor, by which it computes that much less.
+
+    action_seconds: for each forward or backward of a micro-batch. frame_seconds and byte_seconds: for each frame, and
+    each byte of it, sent or received. round_seconds: once a round, beside the optimizer's step.
+    """
+
+    action_seconds: float = 0.0
+    frame_seconds: float = 0.0
+    byte_seconds: float = 0.0
+    round_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for what in ("action_seconds", "frame_seconds", "byte_seconds", "round_seconds"):
+            if not getattr(self, what) >= 0:
+                raise ValueError(f"overheads.{what} is below 0")
+
+
+@dataclass(frozen=True)
 class DeviceProfile:
     """Measured seconds of every layer on one class of device.
 
     batch_sizes: rising, in samples. forward_seconds[i][l], backward_seconds[i][l]: layer l at batch_sizes[i].
+    update_seconds[l]: the optimizer's step over layer l's parameters, once a round; empty where it takes no time.
     """
 
     batch_sizes: tuple[int, ...]
     forward_seconds: tuple[tuple[float, ...], ...]
     backward_seconds: tuple[tuple[float, ...], ...]
+    update_seconds: tuple[float, ...] = ()
+    overheads: Overheads = Overheads()
     _before: dict[int, tuple[FloatArray, FloatArray]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -132,10 +154,19 @@ class DeviceProfile:
                 raise ValueError(f"the rows of {what} differ in length")
             if any(not value >= 0 for row in rows for value in row):
                 raise ValueError(f"{what} has an entry below 0")
+        object.__setattr__(self, "update_seconds", tuple(self.update_seconds))
+        if self.update_seconds and len(self.update_seconds) != self.layer_count:
+            raise ValueError(f"update_seconds has {len(self.update_seconds)} entries for {self.layer_count} layers")
+        if any(not value >= 0 for value in self.update_seconds):
+            raise ValueError("update_seconds has an entry below 0")
 
     @property
     def layer_count(self) -> int:
         return len(self.forward_seconds[0])
+
+    def update(self, first_layer: int, end_layer: int) -> float:
+        """Seconds of the optimizer's step over layers [first_layer, end_layer)."""
+        return sum(self.update_seconds[first_layer:end_layer])
 
     def seconds_before(self, batch: int) -> tuple[FloatArray, FloatArray]:
         """Forward and backward seconds at a batch of the layers before each cut: two arrays [layer_count + 1].
@@ -246,6 +277,27 @@ class Network:
 
 
 @dataclass(frozen=True)
+class DataSource:
+    """The machine that serves the samples, where devices don't have them already; it takes part in no stage by itself.
+
+    bandwidth[device]: bytes per second from it to each device, in the order of devices. egress: bytes per second of its
+    own card, which all its transfers share. label_bytes: what the last stage gets of one sample; the first stage gets
+    the model's input_bytes.
+    """
+
+    bandwidth: tuple[float, ...]
+    egress: float
+    label_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bandwidth", tuple(self.bandwidth))
+        if not self.egress > 0 or any(not value > 0 for value in self.bandwidth):
+            raise ValueError("a bandwidth of the data source is not above 0")
+        if self.label_bytes < 0:
+            raise ValueError("the data source's label_bytes is below 0")
+
+
+@dataclass(frozen=True)
 class TrainingSettings:
     """mini_batch: samples of one optimizer step.
 
@@ -266,6 +318,7 @@ class TrainingSettings:
 class PlanningInstance:
     """All that a planner is told: numbers in, a plan out. profiles: by class of device.
 
+    data_source: None where the devices have the samples: `local` data, or an epoch whose samples they keep.
     Raises ValueError where the parts don't belong together.
     """
 
@@ -275,6 +328,7 @@ class PlanningInstance:
     network: Network
     training: TrainingSettings
     name: str = ""
+    data_source: DataSource | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "profiles", dict(self.profiles))
@@ -297,6 +351,11 @@ class PlanningInstance:
                 f"network.bandwidth_bytes_per_second is for {len(self.network.bandwidth)} devices, "
                 f"but there are {len(self.devices)}"
             )
+        if self.data_source is not None and len(self.data_source.bandwidth) != len(self.devices):
+            raise ValueError(
+                f"data_source.bandwidth_bytes_per_second is for {len(self.data_source.bandwidth)} devices, "
+                f"but there are {len(self.devices)}"
+            )
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -314,6 +373,9 @@ class PlanningInstance:
         """The same instance with just these devices, in the order given."""
         places = [self.index_of[name] for name in names]
         rows = self.network.bandwidth
+        source = self.data_source
+        if source is not None:
+            source = replace(source, bandwidth=tuple(source.bandwidth[place] for place in places))
         return PlanningInstance(
             model=self.model,
             profiles=self.profiles,
@@ -321,6 +383,7 @@ class PlanningInstance:
             network=Network(self.network.latency_seconds, tuple(tuple(rows[a][b] for b in places) for a in places)),
             training=self.training,
             name=self.name,
+            data_source=source,
         )
 
     def validate_plan(self, plan: Plan) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from dataclasses import fields as dataclass_fields
+
 from .errors import EdgeswarmError, ErrorCode
 from .json_fields import Fields
 from .profile import (
+    DataSource,
     DeviceDescription,
     DeviceProfile,
     LayerCosts,
     ModelCosts,
     Network,
+    Overheads,
     PlanningInstance,
     TrainingSettings,
 )
@@ -56,6 +61,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
             "mini_batch": instance.training.mini_batch,
             "optimizer_state_bytes_per_parameter_byte": instance.training.optimizer_state_bytes_per_parameter_byte,
         },
+        **({} if instance.data_source is None else {"data_source": _source_to_json(instance.data_source)}),
     }
 
 
@@ -81,6 +87,7 @@ def instance_from_json(document: object) -> PlanningInstance:
             network=_network_from_json(fields.section("network"), len(devices)),
             training=_training_from_json(fields.section("training")),
             name=fields.text("name", default=""),
+            data_source=_source_from_json(fields.optional_section("data_source"), len(devices)),
         )
     except ValueError as error:
         raise _invalid(str(error)) from None
@@ -92,6 +99,8 @@ def profile_to_json(profile: DeviceProfile) -> dict[str, object]:
         "batch_sizes": list(profile.batch_sizes),
         "forward_seconds": [list(row) for row in profile.forward_seconds],
         "backward_seconds": [list(row) for row in profile.backward_seconds],
+        **({"update_seconds": list(profile.update_seconds)} if profile.update_seconds else {}),
+        **({} if profile.overheads == Overheads() else {"overheads": asdict(profile.overheads)}),
     }
 
 
@@ -105,6 +114,43 @@ def profile_from_json(fields: Fields) -> DeviceProfile:
             batch_sizes=tuple(int(size) for size in sizes),
             forward_seconds=fields.number_lists("forward_seconds", minimum=0),
             backward_seconds=fields.number_lists("backward_seconds", minimum=0),
+            update_seconds=fields.numbers("update_seconds", minimum=0) if "update_seconds" in fields.values else (),
+            overheads=_overheads_from_json(fields.optional_section("overheads")),
+        )
+    except ValueError as error:
+        raise fields.error(str(error)) from None
+
+
+def _overheads_from_json(fields: Fields | None) -> Overheads:
+    if fields is None:
+        return Overheads()
+    return Overheads(
+        **{what.name: fields.number(what.name, minimum=0, default=0.0) for what in dataclass_fields(Overheads)}
+    )
+
+
+def _source_to_json(source: DataSource) -> dict[str, object]:
+    return {
+        "bandwidth_bytes_per_second": list(source.bandwidth),
+        "egress_bytes_per_second": source.egress,
+        "label_bytes": source.label_bytes,
+    }
+
+
+def _source_from_json(fields: Fields | None, device_count: int) -> DataSource | None:
+    """`bandwidth_bytes_per_second` may be one number, for every device; the card has its fastest where it isn't said."""
+    if fields is None:
+        return None
+    key = "bandwidth_bytes_per_second"
+    if isinstance(fields.values.get(key), list):
+        bandwidth = fields.numbers(key, minimum=0)
+    else:
+        bandwidth = (fields.number(key, minimum=0),) * device_count
+    try:
+        return DataSource(
+            bandwidth=bandwidth,
+            egress=fields.number("egress_bytes_per_second", minimum=0, default=max(bandwidth, default=1.0)),
+            label_bytes=fields.integer("label_bytes", minimum=0, default=0),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeswarm.profile import (
+    DataSource,
     DeviceDescription,
     DeviceProfile,
     LayerCosts,
@@ -96,3 +99,10 @@ def test_only_some_devices() -> None:
     assert turned.device_names == ("y", "x")
     assert turned.network.slowest([(0, 1)]) == 7.0
     assert instance().only(["y"]).device_names == ("y",)
+    served = replace(instance(), data_source=DataSource((5.0, 6.0), egress=7.0)).only(["y"]).data_source
+    assert served == DataSource((6.0,), egress=7.0)
+
+
+def test_the_step_of_a_stage_is_the_sum_of_its_layers() -> None:
+    assert DeviceProfile((1,), ((1.0, 1.0),), ((1.0, 1.0),), update_seconds=(2.0, 3.0)).update(1, 2) == 3.0
+    assert one_layer((1,), (1.0,)).update(0, 1) == 0.0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.profile import Network
+from edgeswarm.profile import DataSource, Network, Overheads
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 
 from .test_profile import instance
@@ -17,6 +18,23 @@ from .test_profile import instance
 
 def test_json_gives_the_instance_back() -> None:
     assert instance_from_json(json.loads(json.dumps(instance_to_json(instance())))) == instance()
+
+
+def test_what_an_instance_may_also_have_survives_json() -> None:
+    plain = instance()
+    overheads = Overheads(action_seconds=1e-3, frame_seconds=1e-4, byte_seconds=1e-9, round_seconds=2e-3)
+    layers = plain.model.layer_count
+    profiles = {
+        kind: replace(profile, update_seconds=(0.5,) * layers, overheads=overheads)
+        for kind, profile in plain.profiles.items()
+    }
+    more = replace(plain, profiles=profiles, data_source=DataSource((5.0, 6.0), egress=7.0, label_bytes=8))
+    assert instance_from_json(json.loads(json.dumps(instance_to_json(more)))) == more
+
+
+def test_a_data_source_with_one_bandwidth() -> None:
+    document = {**instance_to_json(instance()), "data_source": {"bandwidth_bytes_per_second": 9}}
+    assert instance_from_json(document).data_source == DataSource((9.0, 9.0), egress=9.0)
 
 
 def test_links_that_are_all_alike_are_one_number() -> None:
@@ -53,6 +71,10 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("profiles__box__backward_seconds__1", "x", r"profiles.box.backward_seconds\[1\] must be a list, not"),
         ("profiles__box__backward_seconds__1__0", None, r"profiles.box.backward_seconds\[1\]\[0\] must be a number"),
         ("profiles__box__backward_seconds__1__0", float("nan"), r"backward_seconds\[1\]\[0\] must be a number"),
+        ("profiles__box__update_seconds", [1.0], "profiles.box: update_seconds has 1 entries for"),
+        ("profiles__box__overheads", {"frame_seconds": -1}, "profiles.box.overheads.frame_seconds must be a number"),
+        ("data_source", {"bandwidth_bytes_per_second": [1]}, "data_source.bandwidth_bytes_per_second is for 1 devices"),
+        ("data_source", {"bandwidth_bytes_per_second": 0}, "a bandwidth of the data source is not above 0"),
         ("devices", [], "devices is empty"),
         ("devices__0__profile", "phone", r"devices\[0\].profile is 'phone'"),
         ("devices__1__name", "x", r"devices\[1\].name is 'x'"),
