@@ -22,6 +22,8 @@ from tests.zoo import ZOO, Size, bert, gpt2, images, resnet, swin, text
 from .exactness import build, differences, logits_of, loss_by_key
 from .pipeline import Pipeline, all_tensors, bounds
 
+pytestmark = pytest.mark.whole_models
+
 
 @functools.cache
 def _example(name: str) -> tuple[nn.Module, ExportedModel]:
