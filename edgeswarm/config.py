@@ -199,7 +199,8 @@ def _seconds(value: object) -> float:
     return seconds
 
 
-def _bytes(value: object) -> int:
+def parse_bytes(value: object) -> int:
+    """A size as a person writes it, in bytes; raises ValueError with what is wrong with it."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
     if isinstance(value, bool) or match is None or match.group(2).lower() not in _UNITS:
         raise ValueError("is not a size: a number of bytes, or one like 512 MiB or 4 GiB")
@@ -264,8 +265,8 @@ class AgentSettings:
     advertise: bool = _setting(True, _yes_or_no)
     slow_down: float = _setting(1.0, _slow_down)
     threads: int | None = _setting(None, _threads)
-    memory_limit_bytes: int | None = _setting(None, _bytes, key="memory_limit")
-    sample_cache_bytes: int = _setting(20 * 10**9, _bytes, key="sample_cache")
+    memory_limit_bytes: int | None = _setting(None, parse_bytes, key="memory_limit")
+    sample_cache_bytes: int = _setting(20 * 10**9, parse_bytes, key="sample_cache")
 
     @property
     def effective_worker_port(self) -> int:

@@ -1,0 +1,88 @@
+"""Instances after a change, and words for changes that can't be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.profile import DataSource, PlanningInstance
+from edgeswarm_coordinator.planner.what_if import what_if
+
+from .instances import make_instance
+
+
+def three() -> PlanningInstance:
+    """a, b, c with links of 12.5 MB/s (100 Mbit/s) and a data source of the same."""
+    plain = make_instance(slower=(1.0, 2.0, 3.0), bandwidth=12.5e6)
+    return replace(plain, data_source=DataSource((12.5e6,) * 3, egress=125e6))
+
+
+def test_without_a_device() -> None:
+    assert what_if(three(), "-b") == three().only(["a", "c"])
+
+
+def test_a_faster_card_alone_changes_nothing_between_it_and_slow_ones() -> None:
+    changed = what_if(three(), "a.mbps=1000")
+    assert changed.network == three().network
+    assert changed.data_source == DataSource((125e6, 12.5e6, 12.5e6), egress=125e6)
+
+
+def test_two_faster_cards_are_a_faster_link() -> None:
+    """The second card's change meets no third device that says how fast the first one's is: of three devices, two."""
+    two = make_instance(bandwidth=12.5e6)
+    assert what_if(two, "a.mbps=1000").network.bandwidth[0][1] == 125e6
+    assert what_if(two, "a.mbps=1000").network.bandwidth[1][0] == 125e6
+
+
+def test_a_slower_card_slows_all_its_links_both_ways() -> None:
+    rows = what_if(three(), "b.mbps=10").network.bandwidth
+    assert [rows[a][b] for a, b in ((0, 1), (1, 0), (1, 2), (2, 1), (0, 2))] == [1.25e6] * 4 + [12.5e6]
+
+
+def test_more_memory() -> None:
+    assert what_if(three(), "c.memory=8GiB").devices[2].memory_bytes == 8 * 2**30
+
+
+@pytest.mark.parametrize("change", ["+b", "+class-b"])
+def test_one_more(change: str) -> None:
+    changed = what_if(three(), change)
+    assert changed.device_names == ("a", "b", "c", "b+2")
+    assert changed.profile_of("b+2") is changed.profile_of("b")
+    assert changed.network.bandwidth[3][:3] == (12.5e6,) * 3
+    assert [row[3] for row in changed.network.bandwidth[:3]] == [12.5e6] * 3
+    assert changed.data_source == DataSource((12.5e6,) * 4, egress=125e6)
+    assert what_if(changed, "+b").device_names[-1] == "b+3"
+
+
+def test_a_device_by_the_beginning_of_its_name() -> None:
+    long_names = replace(
+        three(), devices=tuple(replace(device, name=device.name + "-7f3a") for device in three().devices)
+    )
+    assert what_if(long_names, "-b").device_names == ("a-7f3a", "c-7f3a")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("b", "none of -DEVICE"),
+        ("b.price=3", "none of -DEVICE"),
+        ("b.mbps=fast", "'fast' is no number of Mbit/s"),
+        ("b.mbps=0", "no number of Mbit/s"),
+        ("b.memory=much", "'much' is not a size"),
+        ("-z", "'z': there is no such device"),
+        ("+z", "'z': there is no such device"),
+    ],
+)
+def test_what_cannot_be(change: str, words: str) -> None:
+    with pytest.raises(EdgeswarmError, match=words) as caught:
+        what_if(three(), change)
+    assert caught.value.code is ErrorCode.CONFIG
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("change", ["-a", "+a"])
+def test_one_device_alone(change: str) -> None:
+    with pytest.raises(EdgeswarmError):
+        what_if(make_instance(slower=(1.0,)), change)
