@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Plan from an edgeswarm-planning-instance/1 file instead of a job; no device is asked.",
 )
+@click.option(
+    "--what-if",
+    "changes",
+    multiple=True,
+    metavar="CHANGE",
+    help="Also plan with a change: -DEVICE, +DEVICE, DEVICE.mbps=1000, DEVICE.memory=8GiB; commas join. Repeatable.",
+)
 @job_options
 @find_options
 @json_option(help_text="print the plan as one edgeswarm-plan/1 document")
@@ -35,6 +42,7 @@ def plan(
     *,
     job: Path | None,
     instance_path: Path | None,
+    changes: tuple[str, ...],
     planner: str,
     micro_batch: int | None,
     batch_size: int | None,
@@ -52,11 +60,16 @@ def plan(
     Examples:
       edgeswarm plan job.py
       edgeswarm plan job.py --planner pipeline
+      edgeswarm plan job.py --what-if -laptop --what-if nano-1.mbps=1000
       edgeswarm plan job.py --json > plan.json
       edgeswarm plan --instance instance.json --json
     """
     if (job is None) == (instance_path is None):
         raise click.UsageError("Give a job file or --instance FILE, one of the two.")
+    from ..planner.what_if import check_changes
+
+    for change in changes:
+        check_changes(change)
     if instance_path is not None:
         from ..planner.planners import make_plan
 
@@ -85,12 +98,29 @@ def plan(
             prints_to_standard_error(),
         ):
             made, instance = make_plan_for_job(options, listener=progress, cancel=cancel)
-    if as_json:
-        print_json(made.to_json())
-        return
-    from .plan_view import print_plan
+    from ..planner.alternatives import of_changes, of_planners
+    from ..planner.bound import round_bound_seconds
+    from ..planner.planners import comparison_planners
 
-    print_plan(data_console(), made, instance)
+    bound = round_bound_seconds(instance)
+    changed = of_changes(instance, changes, planner=planner, micro_batch=micro_batch)
+    others = of_planners(instance, comparison_planners(instance, made.planner), micro_batch=micro_batch)
+    if as_json:
+        more = {
+            "bound_seconds": bound,
+            "comparison": [other.to_json() for other in others],
+            "what_if": [other.to_json() for other in changed],
+        }
+        print_json({**made.to_json(), **more})
+        return
+    from .plan_view import print_alternatives, print_bound, print_plan
+
+    console = data_console()
+    print_plan(console, made, instance)
+    print_bound(console, made, bound)
+    print_alternatives(console, "planner", made, others)
+    if changed:
+        print_alternatives(console, "what if", made, changed)
 
 
 def read_instance(path: Path) -> PlanningInstance:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ..planner.explain import HEADINGS, explain
+from ..planner.units import readable_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
     from rich.table import Table
 
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
     from edgeswarm.profile import PlanningInstance
 
     from ..events import PlanMade
+    from ..planner.alternatives import Alternative
+
+_NUMERIC = ("samples", "memory", "in flight", "seconds a round", "samples/s", "speed beside this plan", "devices")
 
 
 def print_plan(console: Console, plan: Plan, instance: PlanningInstance) -> None:
@@ -27,6 +33,41 @@ def print_plan(console: Console, plan: Plan, instance: PlanningInstance) -> None
     console.print(table)
     for sentence in (*explanation.stages, *explanation.expectation, *explanation.notes):
         console.print(sentence, soft_wrap=True)
+
+
+def print_bound(console: Console, plan: Plan, bound_seconds: float) -> None:
+    """What no plan for these devices can beat."""
+    if plan.predicted is None or not bound_seconds > 0:
+        return
+    console.print(
+        f"No plan can be faster than {readable_seconds(bound_seconds)} a round ({plan.mini_batch / bound_seconds:.1f} "
+        f"samples/s): every device at its best speed, no waiting. This one: {bound_seconds / plan.predicted.round_seconds:.0%} "
+        "of that speed.",
+        soft_wrap=True,
+    )
+
+
+def print_alternatives(console: Console, what: str, plan: Plan, alternatives: Sequence[Alternative]) -> None:
+    """Other plans beside this one: seconds, speed, devices. what: heading of their names."""
+    table = _table((what, "seconds a round", "samples/s", "speed beside this plan", "devices"))
+    problems = []
+    for other in alternatives:
+        if other.plan is None or other.predicted is None:
+            table.add_row(other.name, "no plan fits", "", "", "")
+            problems.append(f"{other.name}: {other.problem}")
+            continue
+        assert plan.predicted is not None
+        beside = other.predicted.samples_per_second / plan.predicted.samples_per_second
+        table.add_row(
+            other.name,
+            readable_seconds(other.predicted.round_seconds),
+            f"{other.predicted.samples_per_second:.1f}",
+            f"{beside:.2f}",
+            str(len(other.plan.devices)),
+        )
+    console.print(table)
+    for problem in problems:
+        console.print(problem, soft_wrap=True)
 
 
 def show_plan_made(console: Console, event: PlanMade) -> None:
@@ -56,7 +97,7 @@ def _table(headings: tuple[str, ...]) -> Table:
 
     table = Table()
     for heading in headings:
-        numeric = heading in ("samples", "memory", "in flight") or heading.startswith("compute")
+        numeric = heading in _NUMERIC or heading.startswith("compute")
         justify: Literal["left", "right"] = "right" if numeric else "left"
         table.add_column(heading, justify=justify, no_wrap=heading == "device", overflow="fold")
     return table

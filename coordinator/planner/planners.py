@@ -108,6 +108,11 @@ def make_plan(instance: PlanningInstance, planner: str = "asteroid", micro_batch
     raise no_plan_fits(instance, shortages, planner=planner, fixed_micro_batch=micro_batch is not None)
 
 
+def comparison_planners(instance: PlanningInstance, chosen: str) -> tuple[str, ...]:
+    """The planners whose plans are shown beside a plan of the planner `chosen`."""
+    return tuple(name for name in PLANNERS if name != chosen)
+
+
 def _best_plan(instance: PlanningInstance, planner: Planner, attempt: Search, sizes: tuple[int, ...]) -> Plan | None:
     """The best over the micro-batch sizes, which come largest first."""
     best: Plan | None = None

@@ -8,35 +8,62 @@ nano-1.memory=8GiB    what training may use there
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from edgeswarm.config import parse_bytes
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import DataSource, Network, PlanningInstance
 
+_FORM = re.compile(r"(?P<sign>[-+])(?P<device>.+)|(?P<changed>.+)\.(?P<what>mbps|memory)=(?P<value>.+)")
 FORMS = "-DEVICE, +DEVICE, DEVICE.mbps=NUMBER, DEVICE.memory=SIZE"
 
 
-def what_if(instance: PlanningInstance, change: str) -> PlanningInstance:
-    """The instance after one change. Raises EdgeswarmError(CONFIG) for one that can't be understood or made."""
-    match = re.fullmatch(r"(?P<sign>[-+])(?P<device>.+)|(?P<changed>.+)\.(?P<what>mbps|memory)=(?P<value>.+)", change)
-    if match is None:
-        raise _wrong(f"--what-if {change!r} is none of {FORMS}", "Write it as one of these.")
-    if match["sign"] == "-":
-        return _without(instance, match["device"])
-    if match["sign"] == "+":
-        return _with_one_more(instance, match["device"])
-    place = _place(instance, match["changed"])
-    if match["what"] == "memory":
-        return _with_memory(instance, place, match["value"])
+def what_if(instance: PlanningInstance, changes: str) -> PlanningInstance:
+    """The instance after a change, or after several with commas between them.
+
+    Raises EdgeswarmError(CONFIG) for one that can't be understood or made.
+    """
+    cards: dict[str, float] = {}
+    for match in _parsed(changes):
+        if match["sign"] == "-":
+            instance = _without(instance, match["device"])
+        elif match["sign"] == "+":
+            instance = _with_one_more(instance, match["device"])
+        elif match["what"] == "memory":
+            instance = _with_memory(instance, _place(instance, match["changed"]), match["value"])
+        else:
+            cards[instance.device_names[_place(instance, match["changed"])]] = _bytes_per_second(match["value"])
+    return _with_cards(instance, {_place(instance, name): speed for name, speed in cards.items()})
+
+
+def check_changes(changes: str) -> None:
+    """Raises EdgeswarmError(CONFIG) for changes that can't be understood, whatever devices there are."""
+    for match in _parsed(changes):
+        if match["what"] == "mbps":
+            _bytes_per_second(match["value"])
+
+
+def _parsed(changes: str) -> list[re.Match[str]]:
+    matches = []
+    for change in changes.split(","):
+        match = _FORM.fullmatch(change.strip())
+        if match is None:
+            raise _wrong(f"--what-if {change.strip()!r} is none of {FORMS}", "Write it as one of these.")
+        matches.append(match)
+    return matches
+
+
+def _bytes_per_second(value: str) -> float:
     try:
-        megabits = float(match["value"])
+        megabits = float(value)
     except ValueError:
         megabits = -1.0
     if not megabits > 0:
-        raise _wrong(f"--what-if {change!r}: {match['value']!r} is no number of Mbit/s", "Give one above 0.")
-    return _with_card(instance, place, megabits * 1e6 / 8)
+        raise _wrong(f"--what-if: {value!r} is no number of Mbit/s", "Give one above 0.")
+    return megabits * 1e6 / 8
 
 
 def _without(instance: PlanningInstance, device: str) -> PlanningInstance:
@@ -58,26 +85,36 @@ def _with_memory(instance: PlanningInstance, place: int, value: str) -> Planning
     return replace(instance, devices=tuple(devices))
 
 
-def _with_card(instance: PlanningInstance, place: int, bytes_per_second: float) -> PlanningInstance:
-    """Links of a device as fast as its new card and those of the others let them be."""
-    rows = [list(row) for row in instance.network.bandwidth]
-    count = len(rows)
-    for other in range(count):
-        if other != place:
-            # The card that we don't change is at least as fast as its fastest link to a third device.
-            fastest_out = max(
-                (rows[other][third] for third in range(count) if third not in (other, place)), default=0.0
-            )
-            fastest_in = max((rows[third][other] for third in range(count) if third not in (other, place)), default=0.0)
-            rows[place][other] = min(bytes_per_second, fastest_in or bytes_per_second)
-            rows[other][place] = min(bytes_per_second, fastest_out or bytes_per_second)
+def _with_cards(instance: PlanningInstance, cards: Mapping[int, float]) -> PlanningInstance:
+    """Links as fast as the slower of their two cards. cards: bytes per second of the new ones, by device.
+
+    A card that stays is as fast as its fastest link to a third device; where there is none it doesn't hold the new one up.
+    """
+    if not cards:
+        return instance
+    before = instance.network.bandwidth
+    places = range(len(before))
+
+    def out_of(place: int, *, without: int) -> float:
+        known = (before[place][third] for third in places if third not in (place, without))
+        return cards[place] if place in cards else max(known, default=math.inf)
+
+    def into(place: int, *, without: int) -> float:
+        known = (before[third][place] for third in places if third not in (place, without))
+        return cards[place] if place in cards else max(known, default=math.inf)
+
+    rows = tuple(
+        tuple(
+            min(out_of(a, without=b), into(b, without=a)) if a != b and (a in cards or b in cards) else before[a][b]
+            for b in places
+        )
+        for a in places
+    )
     source = instance.data_source
     if source is not None:
-        to_devices = list(source.bandwidth)
-        to_devices[place] = min(bytes_per_second, source.egress)
+        to_devices = (min(cards.get(place, speed), source.egress) for place, speed in enumerate(source.bandwidth))
         source = replace(source, bandwidth=tuple(to_devices))
-    network = Network(instance.network.latency_seconds, tuple(map(tuple, rows)))
-    return replace(instance, network=network, data_source=source)
+    return replace(instance, network=Network(instance.network.latency_seconds, rows), data_source=source)
 
 
 def _with_one_more(instance: PlanningInstance, like: str) -> PlanningInstance:

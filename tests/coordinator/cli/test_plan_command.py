@@ -66,6 +66,37 @@ def test_a_person_sees_layers_devices_memory_and_what_limits_the_round(instance_
         assert word in result.stdout, word
 
 
+def test_beside_the_plan_stand_the_bound_and_other_planners(instance_file: Path, invoke: Invoke) -> None:
+    """Per sample 4 layers take 12 ms on quick and 24 ms on steady: 8 samples take 64 ms at least."""
+    text = " ".join(invoke("plan", "--instance", str(instance_file)).stdout.split())
+    assert "No plan can be faster than 64.0 ms a round (125.0 samples/s)" in text
+    document = json.loads(invoke("plan", "--instance", str(instance_file), "--json").stdout)
+    assert document["bound_seconds"] == pytest.approx(0.064)
+    single = next(other for other in document["comparison"] if other["name"] == "single")
+    assert single["plan"]["predicted"]["round_seconds"] == pytest.approx(0.096)
+    assert document["what_if"] == []
+
+
+def test_what_if(instance_file: Path, invoke: Invoke) -> None:
+    arguments = ["--what-if", "-steady", "--what-if", "+quick,quick.memory=1KiB"]
+    result = invoke("plan", "--instance", str(instance_file), "--planner", "single", *arguments)
+    assert result.exit_code == ExitCode.DONE
+    assert "-steady" in result.stdout
+    document = json.loads(invoke("plan", "--instance", str(instance_file), *arguments, "--json").stdout)
+    gone, more = document["what_if"]
+    assert [gone["name"], more["name"]] == ["-steady", "+quick,quick.memory=1KiB"]
+    assert [list(stage["shares"]) for stage in gone["plan"]["stages"]] == [["quick"]]
+
+
+@pytest.mark.parametrize(("change", "named"), [("steady", "none of"), ("-idle", "'idle': there is no such device")])
+def test_a_change_that_cannot_be_is_a_usage_error(change: str, named: str, instance_file: Path, invoke: Invoke) -> None:
+    result = invoke("plan", "--instance", str(instance_file), "--what-if", change)
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stdout == ""
+    assert named in result.stderr
+    assert result.stderr.count("error: ") == 1
+
+
 def test_no_colour_where_nobody_looks(instance_file: Path, invoke: Invoke) -> None:
     assert "\x1b[" not in invoke("plan", "--instance", str(instance_file)).output
 

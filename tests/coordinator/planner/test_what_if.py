@@ -8,7 +8,7 @@ import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import DataSource, PlanningInstance
-from edgeswarm_coordinator.planner.what_if import what_if
+from edgeswarm_coordinator.planner.what_if import check_changes, what_if
 
 from .instances import make_instance
 
@@ -30,10 +30,20 @@ def test_a_faster_card_alone_changes_nothing_between_it_and_slow_ones() -> None:
 
 
 def test_two_faster_cards_are_a_faster_link() -> None:
-    """The second card's change meets no third device that says how fast the first one's is: of three devices, two."""
-    two = make_instance(bandwidth=12.5e6)
-    assert what_if(two, "a.mbps=1000").network.bandwidth[0][1] == 125e6
-    assert what_if(two, "a.mbps=1000").network.bandwidth[1][0] == 125e6
+    rows = what_if(three(), "a.mbps=1000,b.mbps=500").network.bandwidth
+    assert [rows[0][1], rows[1][0]] == [62.5e6] * 2
+    assert [rows[0][2], rows[2][1]] == [12.5e6] * 2
+
+
+def test_of_two_devices_nothing_holds_the_faster_one_up() -> None:
+    rows = what_if(make_instance(bandwidth=12.5e6), "a.mbps=1000").network.bandwidth
+    assert [rows[0][1], rows[1][0]] == [125e6] * 2
+
+
+def test_several_changes_one_after_the_other() -> None:
+    changed = what_if(three(), "-a, +b, b+2.memory=1GiB")
+    assert changed.device_names == ("b", "c", "b+2")
+    assert changed.devices[2].memory_bytes == 2**30
 
 
 def test_a_slower_card_slows_all_its_links_both_ways() -> None:
@@ -80,6 +90,13 @@ def test_what_cannot_be(change: str, words: str) -> None:
         what_if(three(), change)
     assert caught.value.code is ErrorCode.CONFIG
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("change", ["b", "-a,b", "a.mbps=fast"])
+def test_a_form_that_is_wrong_is_known_before_the_devices_are(change: str) -> None:
+    check_changes("-anyone, anyone.mbps=10")
+    with pytest.raises(EdgeswarmError):
+        check_changes(change)
 
 
 @pytest.mark.parametrize("change", ["-a", "+a"])

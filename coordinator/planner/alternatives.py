@@ -1,0 +1,58 @@
+"""What else could be done: the plans of other planners for the same devices, and plans for other devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.plan import Plan, Prediction
+from edgeswarm.profile import PlanningInstance
+
+from .planners import make_plan
+from .what_if import what_if
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """name: of a planner, or a change as it was asked for. plan: None where none fits; `problem` then says why."""
+
+    name: str
+    plan: Plan | None
+    problem: str = ""
+
+    @property
+    def predicted(self) -> Prediction | None:
+        return None if self.plan is None else self.plan.predicted
+
+    def to_json(self) -> dict[str, Any]:
+        """{"name", "plan"} or {"name", "problem"}."""
+        if self.plan is None:
+            return {"name": self.name, "problem": self.problem}
+        return {"name": self.name, "plan": self.plan.to_json()}
+
+
+def of_planners(
+    instance: PlanningInstance, planners: Iterable[str], *, micro_batch: int | None = None
+) -> tuple[Alternative, ...]:
+    """What each of these planners would do with the same devices."""
+    return tuple(_planned(name, instance, planner=name, micro_batch=micro_batch) for name in planners)
+
+
+def of_changes(
+    instance: PlanningInstance, changes: Iterable[str], *, planner: str, micro_batch: int | None = None
+) -> tuple[Alternative, ...]:
+    """What the planner would do after each of these changes alone; see what_if.py for their form."""
+    return tuple(
+        _planned(change, what_if(instance, change), planner=planner, micro_batch=micro_batch) for change in changes
+    )
+
+
+def _planned(name: str, instance: PlanningInstance, *, planner: str, micro_batch: int | None) -> Alternative:
+    try:
+        return Alternative(name, make_plan(instance, planner, micro_batch=micro_batch))
+    except EdgeswarmError as error:
+        if error.code is not ErrorCode.NO_PLAN_FITS:
+            raise
+        return Alternative(name, None, error.message)
