@@ -8,7 +8,7 @@ from edgeswarm.plan import IdleDevice, Plan, Stage
 from edgeswarm.profile import PlanningInstance
 
 from .asteroid import FoundPipeline
-from .cost_model import with_prediction
+from .prediction import with_prediction
 
 _NO_SAMPLES = "no sample of a micro-batch is left for it; the others of its group are faster or hold more"
 

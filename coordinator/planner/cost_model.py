@@ -230,11 +230,6 @@ def evaluate(instance: PlanningInstance, plan: Plan) -> Prediction:
     )
 
 
-def with_prediction(instance: PlanningInstance, plan: Plan) -> Plan:
-    """The same plan with `predicted` filled in by `evaluate`."""
-    return replace(plan, predicted=evaluate(instance, plan))
-
-
 def describe_limit(plan: Plan, steps: Sequence[Step]) -> str:
     """What limits the round, in words: computing in a stage, a link, or an all-reduce at the end."""
     times = step_times(steps, plan.micro_batches)

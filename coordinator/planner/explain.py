@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from edgeswarm.plan import Plan, Prediction, Stage
 from edgeswarm.profile import PlanningInstance
 
-from .cost_model import evaluate
+from .prediction import predict
 from .units import readable_bytes, readable_seconds
 
 HEADINGS = ("stage", "layers", "device", "samples", "memory", "compute per micro-batch")
@@ -74,7 +74,7 @@ def explain(plan: Plan, instance: PlanningInstance) -> Explanation:
     Raises EdgeswarmError(PLAN_INVALID) where the plan is not one for this instance.
     """
     instance.validate_plan(plan)
-    predicted = plan.predicted or evaluate(instance, plan)
+    predicted = plan.predicted or predict(instance, plan)
     return Explanation(
         headline=_headline(plan),
         rows=tuple(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
-from edgeswarm_coordinator.planner.cost_model import evaluate
 from edgeswarm_coordinator.planner.micro_batches import micro_batch_sizes
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
+from edgeswarm_coordinator.planner.prediction import predict
 from edgeswarm_coordinator.planner.shortage import one_stage_shortage
 
 from .instances import PLENTY, instances, make_instance
@@ -24,7 +24,7 @@ THREE = make_instance((1.0, 2.0, 1.0, 2.0), (1.0, 2.0, 4.0))
 def check_whole(plan: Plan, instance: PlanningInstance) -> None:
     """It is one for the instance, fits memory, names every device, and predicts what the cost model says."""
     instance.validate_plan(plan)
-    assert plan.predicted == evaluate(instance, plan)
+    assert plan.predicted == predict(instance, plan)
     assert plan.predicted is not None
     for name, held in plan.predicted.memory_bytes.items():
         assert held <= instance.devices[instance.index_of[name]].memory_bytes
