@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     metavar="CHANGE",
     help="Also plan with a change: -DEVICE, +DEVICE, DEVICE.mbps=1000, DEVICE.memory=8GiB; commas join. Repeatable.",
 )
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw a round's timeline into a .png, .svg or .pdf (needs `pip install 'edgeswarm[plot]'`).",
+)
 @job_options
 @find_options
 @json_option(help_text="print the plan as one edgeswarm-plan/1 document")
@@ -43,6 +50,7 @@ def plan(
     job: Path | None,
     instance_path: Path | None,
     changes: tuple[str, ...],
+    plot_path: Path | None,
     planner: str,
     micro_batch: int | None,
     batch_size: int | None,
@@ -62,7 +70,7 @@ def plan(
       edgeswarm plan job.py --planner pipeline
       edgeswarm plan job.py --what-if -laptop --what-if nano-1.mbps=1000
       edgeswarm plan job.py --json > plan.json
-      edgeswarm plan --instance instance.json --json
+      edgeswarm plan --instance instance.json --plot timeline.svg
     """
     if (job is None) == (instance_path is None):
         raise click.UsageError("Give a job file or --instance FILE, one of the two.")
@@ -70,6 +78,10 @@ def plan(
 
     for change in changes:
         check_changes(change)
+    if plot_path is not None:
+        from ..timeline_plot import check_plot
+
+        check_plot(plot_path)
     if instance_path is not None:
         from ..planner.planners import make_plan
 
@@ -105,6 +117,13 @@ def plan(
     bound = round_bound_seconds(instance)
     changed = of_changes(instance, changes, planner=planner, micro_batch=micro_batch)
     others = of_planners(instance, comparison_planners(instance, made.planner), micro_batch=micro_batch)
+    if plot_path is not None:
+        from ..simulator.simulate import simulate
+        from ..timeline_plot import draw_timeline
+
+        draw_timeline(
+            simulate(instance, made, timeline=True), plot_path, title=f"One round of {instance.name or 'the plan'}"
+        )
     if as_json:
         more = {
             "bound_seconds": bound,

@@ -88,6 +88,15 @@ def test_what_if(instance_file: Path, invoke: Invoke) -> None:
     assert [list(stage["shares"]) for stage in gone["plan"]["stages"]] == [["quick"]]
 
 
+def test_a_plot_of_the_timeline(instance_file: Path, tmp_path: Path, invoke: Invoke) -> None:
+    picture = tmp_path / "timeline.png"
+    assert invoke("plan", "--instance", str(instance_file), "--plot", str(picture)).exit_code == ExitCode.DONE
+    assert picture.stat().st_size > 1000
+    result = invoke("plan", "--instance", str(instance_file), "--plot", str(tmp_path / "timeline.doc"))
+    assert result.exit_code == ExitCode.USAGE
+    assert ".png, .svg, .pdf" in result.stderr
+
+
 @pytest.mark.parametrize(("change", "named"), [("steady", "none of"), ("-idle", "'idle': there is no such device")])
 def test_a_change_that_cannot_be_is_a_usage_error(change: str, named: str, instance_file: Path, invoke: Invoke) -> None:
     result = invoke("plan", "--instance", str(instance_file), "--what-if", change)
