@@ -1,0 +1,181 @@
+"""EmulatedLan: an emulated LAN of unequal devices on this machine, for as long as a `with` block or until `remove`.
+
+Device time is processor time: keep the devices' cores together clearly below those of the machine. There is no file of
+state: what exists in the kernel, all of it named after the testbed, is the state, so that `python -m bench.testbed`
+can look after what another process made.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+
+from . import groups, links
+from .environment import Environment
+from .links import HUB
+
+# Each device's XDG_RUNTIME_DIR: in memory, and gone when its power goes.
+RUNTIME_FOLDERS = Path("/dev/shm/edgeswarm-bed")
+
+
+def why_not() -> str:
+    """Why this machine can't have a testbed; empty where it can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "needs root on Linux, for network namespaces and control groups"
+    return links.why_not() or groups.why_not()
+
+
+class EmulatedLan:
+    """environment: the devices. hub_mbps: rate of the hub's link; None for as fast as it goes."""
+
+    def __init__(self, environment: Environment, *, hub_mbps: float | None = None) -> None:
+        self.environment = environment
+        self._hub_mbps = hub_mbps
+        self.addresses = {device.name: links.address(place) for place, device in enumerate(environment.devices, 1)}
+
+    def __enter__(self) -> EmulatedLan:
+        self.create()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        remove()
+
+    def create(self) -> None:
+        """Raises EdgeswarmError (CONFIG) where the machine can't have one, or has one already."""
+        problem = why_not()
+        if problem:
+            raise EdgeswarmError(ErrorCode.CONFIG, f"No testbed here: it {problem}.", "Run it on such a machine.")
+        if links.exists() or groups.nodes():
+            raise EdgeswarmError(
+                ErrorCode.CONFIG, "A testbed exists already.", "Remove it: python -m bench.testbed down"
+            )
+        try:
+            links.create_switch()
+            for device in self.environment.devices:
+                groups.create(device.name, cores=device.cores, memory_bytes=device.memory_bytes)
+                links.connect(device.name, self.addresses[device.name], mbps=device.mbps)
+            groups.create(HUB, cores=None, memory_bytes=None)
+            links.connect(HUB, links.HUB_ADDRESS, mbps=self._hub_mbps)
+            links.name_everywhere({**self.addresses, HUB: links.HUB_ADDRESS})
+        except BaseException:
+            remove()
+            raise
+
+    def start(
+        self, node: str, *command: str | Path, environment: Mapping[str, str], log: IO[Any] | None = None
+    ) -> subprocess.Popen[str]:
+        """A program that runs on a device; its output goes to `log`."""
+        return subprocess.Popen(
+            on(node, *command),
+            stdin=subprocess.DEVNULL,
+            stdout=log or subprocess.DEVNULL,
+            stderr=log or subprocess.DEVNULL,
+            env={**environment, **runtime_environment(node)},
+            text=True,
+        )
+
+
+def remove() -> None:
+    """All of it, with what runs there. May be repeated."""
+    groups.remove_all()
+    links.remove_all()
+    shutil.rmtree(RUNTIME_FOLDERS, ignore_errors=True)
+
+
+def on(node: str, *command: str | Path) -> list[str]:
+    """The command line that runs this command on a device, under its own process id: signals and exit code pass.
+
+    It has the device's network, host name and /etc/hosts, and sees its own limits: `ip netns exec` would put another
+    /sys in their place.
+    """
+    enter = "".join(f"echo $$ > {entry}; " for entry in groups.entries(node))
+    words = [str(word) for word in command]
+    if node == HUB:
+        return ["sh", "-c", f'{enter}exec "$@"', "sh", *words]
+    dress = f'mount --bind {links.hosts_file(node)} /etc/hosts; hostname {node}; exec "$@"'
+    inside = ["nsenter", f"--net=/var/run/netns/{links.namespace(node)}", "unshare", "--uts", "--mount"]
+    return ["sh", "-c", f'{enter}exec "$@"', "sh", *inside, "sh", "-c", dress, "sh", *words]
+
+
+def runtime_environment(node: str) -> dict[str, str]:
+    """What a program on a device finds in its environment. Makes the folder."""
+    folder = RUNTIME_FOLDERS / node
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {"OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(folder)}
+
+
+def power_off(node: str) -> None:
+    """A loss of power: everything dies at once, nobody is told, and the link stays cut until it is mended."""
+    links.forward(node, on=False)
+    groups.kill_all(node)
+    shutil.rmtree(RUNTIME_FOLDERS / node, ignore_errors=True)
+    if node != HUB:
+        links.forget_connections(node)
+
+
+def disturb(node: str, percent: float) -> None:
+    """Burns so much of the device's share of the processor from now on; 0 ends it. Raises ValueError for the hub."""
+    folder, cores = groups.group("cpu", node) / "load", groups.cores_of(node)
+    for line in (folder / "cgroup.procs").read_text().split():
+        os.kill(int(line), signal.SIGKILL)
+    if percent <= 0:
+        return
+    if cores is None:
+        raise ValueError(f"{node} has no share of the processor that could be burnt")
+    groups.set_cores(folder, cores * min(percent, 100.0) / 100)
+    burners = math.ceil(cores)
+    for _ in range(burners):
+        subprocess.Popen(
+            ["sh", "-c", f"echo $$ > {folder / 'cgroup.procs'}; echo $$ > {groups.group('freezer', node) / 'cgroup.procs'}; "
+             "while :; do :; done"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    while len((folder / "cgroup.procs").read_text().split()) < burners:
+        time.sleep(0.005)
+
+
+def statistics(node: str, *, reset_peak: bool = False) -> dict[str, Any]:
+    """CPU seconds, throttled seconds, memory's peak (of now on, where it was reset), OOM kills, bytes."""
+    cpu = dict(line.split() for line in (groups.group("cpu", node) / "cpu.stat").read_text().splitlines())
+    memory = groups.group("memory", node)
+    out_of_memory = dict(line.split() for line in (memory / "memory.oom_control").read_text().splitlines())
+    told = {
+        "node": node,
+        "cpu_seconds": int((groups.group("cpuacct", node) / "cpuacct.usage").read_text()) / 1e9,
+        "throttled_seconds": int(cpu["throttled_time"]) / 1e9,
+        "peak_bytes": int((memory / "memory.max_usage_in_bytes").read_text()),
+        "oom_kills": int(out_of_memory.get("oom_kill", 0)),
+        **{key: value for key, value in links.describe(node).items() if key.endswith("_bytes")},
+    }
+    if reset_peak:
+        (memory / "memory.max_usage_in_bytes").write_text("0")
+    return told
+
+
+def describe(node: str) -> dict[str, Any]:
+    """A device as it is now."""
+    limit = int((groups.group("memory", node) / "memory.limit_in_bytes").read_text())
+    state = (groups.group("freezer", node) / "freezer.state").read_text().strip()
+    network = {key: value for key, value in links.describe(node).items() if not key.endswith("_bytes")}
+    return {
+        "node": node,
+        **network,
+        "cores": groups.cores_of(node),
+        "memory_mib": limit >> 20 if limit < 1 << 60 else None,
+        "frozen": state != "THAWED",
+        "disturbed": bool((groups.group("cpu", node) / "load" / "cgroup.procs").read_text()),
+        "processes": len(groups.processes(node)),
+    }

@@ -1,0 +1,122 @@
+"""A throw-away cluster on a testbed: an agent on each device, joined over the LAN, found from the hub by real mDNS.
+
+hub, this process       authority, operator, data service; nothing limits it
+nano-1, nano-2, ...     `edgeswarm-agent run`, in its namespace and groups; default ports
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from edgeswarm.config import Folders
+from edgeswarm.security.authority import create_cluster
+from edgeswarm.security.join import JoinServer
+from edgeswarm.security.node_id import load_or_create_node_id
+from edgeswarm.security.token import TokenStore
+from edgeswarm_coordinator.options import DiscoveryOptions
+
+from .bed import EmulatedLan
+from .links import HUB_ADDRESS
+
+_AGENT = (sys.executable, "-m", "edgeswarm_agent.cli")
+_READY = '{"node_id"'
+_START_SECONDS = 180.0  # on an eighth of a core Python takes its time
+
+
+class BedCluster:
+    """bed: exists already. folder: of all homes and logs, kept; a new temporary one by default."""
+
+    def __init__(self, bed: EmulatedLan, *, folder: Path | None = None) -> None:
+        self.bed = bed
+        self.folder = Path(tempfile.mkdtemp(prefix="edgeswarm-bed-")) if folder is None else folder.absolute()
+        self.names = tuple(device.name for device in bed.environment.devices)
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self._node_ids = {
+            name: load_or_create_node_id(Folders.within(self.home(name)).agent_dir, name=name) for name in self.names
+        }
+
+    def __enter__(self) -> BedCluster:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def folders(self) -> Folders:
+        """The operator's."""
+        return Folders.within(self.folder / "operator")
+
+    def home(self, name: str) -> Path:
+        return self.folder / "agents" / name
+
+    def node_id(self, name: str) -> str:
+        return self._node_ids[name]
+
+    def log(self, name: str) -> str:
+        path = self._log_path(name)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def discovery(self) -> DiscoveryOptions:
+        """All devices, by mDNS on the LAN; found as soon as the last one answers."""
+        return DiscoveryOptions(devices=tuple(self._node_ids.values()), interfaces=(HUB_ADDRESS,), wait_seconds=15.0)
+
+    def start(self) -> None:
+        """Returns when every agent is ready. Raises RuntimeError with the log of one that isn't."""
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        folders = self.folders
+        authority, _ = create_cluster(authority_folder=folders.authority_dir, operator_folder=folders.operator_dir)
+        token = TokenStore(folders.authority_dir).create(
+            authority.fingerprint, uses=len(self.names), lifetime_seconds=2 * _START_SECONDS
+        )
+        with JoinServer(authority, folders.authority_dir, host=HUB_ADDRESS, port=0) as server:
+            joining = {
+                name: self._start(name, "join", f"{HUB_ADDRESS}:{server.port}", str(token)) for name in self.names
+            }
+            for name, process in joining.items():
+                if process.wait(_START_SECONDS) != 0:
+                    raise RuntimeError(f"{name} did not join: {self.log(name)}")
+        for name in self.names:
+            self.processes[name] = self._start(name, "run", "--json-ready", "--threads", "1")
+        deadline = time.monotonic() + _START_SECONDS
+        for name, process in self.processes.items():
+            while _READY not in self.log(name):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{name} did not start: {self.log(name)}")
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ends the agents; the folder stays."""
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(20.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.processes.clear()
+
+    def _log_path(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        with self._log_path(name).open("a") as log:
+            return self.bed.start(name, *_AGENT, *arguments, environment=self._environment(name), log=log)
+
+    def _environment(self, name: str) -> Mapping[str, str]:
+        plain = {key: value for key, value in os.environ.items() if not key.startswith("EDGESWARM_")}
+        return {**plain, "EDGESWARM_HOME": str(self.home(name)), "PYTHONUNBUFFERED": "1"}

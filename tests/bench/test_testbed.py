@@ -1,0 +1,192 @@
+"""The testbed on this machine's kernel: shares, links, faults, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.testbed import bed as beds
+from bench.testbed import groups, links
+from bench.testbed.bed import EmulatedLan
+from bench.testbed.environment import EmulatedDevice, Environment
+from edgeswarm.errors import EdgeswarmError
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(bool(beds.why_not()), reason=f"no testbed here: it {beds.why_not()}"),
+]
+
+TWO = Environment(
+    "two", (EmulatedDevice("fast", 0.5, 256 * 2**20, 200.0), EmulatedDevice("slow", 0.1, 64 * 2**20, 20.0))
+)
+ECHO = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 9000))
+print("listens", flush=True)
+while True:
+    connection, _ = server.accept()
+    while data := connection.recv(65536):
+        connection.sendall(data[:1])
+"""
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[EmulatedLan]:
+    with EmulatedLan(TWO) as made:
+        yield made
+
+
+def output(node: str, *command: str) -> str:
+    environment = {**os.environ, **beds.runtime_environment(node)}
+    return subprocess.run(
+        beds.on(node, *command), env=environment, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+
+
+@pytest.fixture
+def echo(bed: EmulatedLan) -> Iterator[subprocess.Popen[str]]:
+    """A server on `slow` that answers with a byte for what it gets."""
+    command = beds.on("slow", sys.executable, "-I", "-c", ECHO, bed.addresses["slow"])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "listens\n"
+        yield process
+        process.kill()
+
+
+def connect(bed: EmulatedLan) -> socket.socket:
+    return socket.create_connection((bed.addresses["slow"], 9000), timeout=5.0)
+
+
+def test_a_device_has_its_own_name_address_and_limits(bed: EmulatedLan) -> None:
+    assert output("slow", "hostname") == "slow"
+    assert output("slow", "getent", "hosts", "fast").split()[0] == bed.addresses["fast"]
+    limits = output(
+        "slow", sys.executable, "-c", "from edgeswarm_agent.telemetry.hardware import *; print(cpu_quota_cores())"
+    )
+    assert float(limits) == pytest.approx(0.1)
+    assert socket.gethostname() != "slow"
+
+
+def test_a_share_of_the_processor_is_kept(bed: EmulatedLan) -> None:
+    program = (
+        "import time\nbegin = time.monotonic()\nwhile time.process_time() < 0.2: pass\nprint(time.monotonic() - begin)"
+    )
+    assert float(output("slow", sys.executable, "-I", "-c", program)) > 1.0
+
+
+def test_memory_ends_where_the_limit_is(bed: EmulatedLan) -> None:
+    before = beds.statistics("slow")["oom_kills"]
+    command = beds.on("slow", sys.executable, "-I", "-c", "b'x' * (200 << 20)")
+    assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode != 0
+    told = beds.statistics("slow", reset_peak=True)
+    assert told["oom_kills"] > before
+    assert told["peak_bytes"] <= 64 * 2**20
+
+
+def test_a_link_has_its_rate_both_ways(bed: EmulatedLan, echo: subprocess.Popen[str]) -> None:
+    """4 MB at 20 Mbit/s take 1.6 s; a burst of 64 KiB goes at once."""
+    with connect(bed) as connection:
+        connection.settimeout(30.0)
+        begin = time.monotonic()
+        sent = 0
+        while sent < 4_000_000:
+            sent += connection.send(b"x" * 65536)
+        while time.monotonic() - begin < 60 and links.describe("slow")["received_bytes"] < 4_000_000:
+            time.sleep(0.01)
+        assert time.monotonic() - begin > 1.4
+    links.limit("slow", 40)
+    assert links.describe("slow")["mbps"] == pytest.approx(40.0)
+    links.limit("slow", 20)
+
+
+def test_a_cut_is_silent_and_a_freeze_too(bed: EmulatedLan, echo: subprocess.Popen[str]) -> None:
+    with connect(bed) as connection:
+        connection.sendall(b"x")
+        assert connection.recv(1) == b"x"
+        connection.settimeout(0.5)
+        links.forward("slow", on=False)
+        connection.sendall(b"x")
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        links.forward("slow", on=True)
+        connection.settimeout(10.0)
+        assert connection.recv(1) == b"x"
+        groups.freeze("slow", frozen=True)
+        connection.settimeout(0.5)
+        connection.sendall(b"x")
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        groups.freeze("slow", frozen=False)
+        connection.settimeout(10.0)
+        assert connection.recv(1) == b"x"
+
+
+def test_a_kill_is_told_and_a_loss_of_power_is_not(bed: EmulatedLan, echo: subprocess.Popen[str]) -> None:
+    with connect(bed) as connection:
+        connection.sendall(b"x")
+        assert connection.recv(1) == b"x"
+        groups.kill_all("slow")
+        assert connection.recv(1) == b""
+    process = subprocess.Popen(
+        beds.on("slow", sys.executable, "-I", "-c", ECHO, bed.addresses["slow"]), stdout=subprocess.PIPE, text=True
+    )
+    with process, connect_when_it_listens(bed, process) as connection:
+        beds.power_off("slow")
+        assert process.wait(10.0) != 0
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        links.forward("slow", on=True)
+
+
+def connect_when_it_listens(bed: EmulatedLan, process: subprocess.Popen[str]) -> socket.socket:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "listens\n"
+    return connect(bed)
+
+
+def test_a_disturbed_device_is_slower(bed: EmulatedLan) -> None:
+    beds.disturb("fast", 50)
+    assert beds.describe("fast")["disturbed"]
+    program = (
+        "import time\nbegin = time.monotonic()\nwhile time.process_time() < 0.4: pass\nprint(time.monotonic() - begin)"
+    )
+    # 0.25 of a core is left: 0.4 s take 1.6 s; without the other 0.8.
+    assert float(output("fast", sys.executable, "-I", "-c", program)) > 1.1
+    beds.disturb("fast", 0)
+    deadline = time.monotonic() + 5.0
+    while beds.describe("fast")["disturbed"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not beds.describe("fast")["disturbed"]
+
+
+def test_there_is_one_at_a_time(bed: EmulatedLan) -> None:
+    with pytest.raises(EdgeswarmError, match="exists already"):
+        EmulatedLan(TWO).create()
+
+
+def test_by_hand_and_nothing_is_left(bed: EmulatedLan) -> None:
+    """The last one: it removes the testbed."""
+    root = Path(__file__).parents[2]
+
+    def hand(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "bench.testbed", *words]
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=60)
+
+    assert "slow" in hand("list").stdout
+    assert hand("exec", "fast", "--", "sh", "-c", "exit 7").returncode == 7
+    assert "there is no device nothing" in hand("cut", "nothing").stderr
+    assert hand("down").returncode == 0
+    assert groups.nodes() == []
+    assert not any(groups.group(kind).exists() for kind in groups.KINDS)
+    assert not links.exists()
+    assert not beds.RUNTIME_FOLDERS.exists()
+    assert not list(links.NAMES.glob(f"{links.PREFIX}*")) if links.NAMES.exists() else True
