@@ -68,10 +68,8 @@ def connect(bed: EmulatedLan) -> socket.socket:
 def test_a_device_has_its_own_name_address_and_limits(bed: EmulatedLan) -> None:
     assert output("slow", "hostname") == "slow"
     assert output("slow", "getent", "hosts", "fast").split()[0] == bed.addresses["fast"]
-    limits = output(
-        "slow", sys.executable, "-c", "from edgeswarm_agent.telemetry.hardware import *; print(cpu_quota_cores())"
-    )
-    assert float(limits) == pytest.approx(0.1)
+    quota = "from edgeswarm_agent.telemetry.hardware import cpu_quota_cores; print(cpu_quota_cores())"
+    assert float(output("fast", sys.executable, "-c", quota)) == pytest.approx(0.5)
     assert socket.gethostname() != "slow"
 
 

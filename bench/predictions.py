@@ -1,0 +1,257 @@
+"""Predicted against measured: seconds of a round and peak memory, over real runs on the testbed.
+
+    python -m bench.predictions --folder DIR --cell C:100:mobilenet_v2
+    python -m bench.predictions --folder DIR --all          the cells of CELLS, those that aren't there yet
+    python -m bench.predictions --folder DIR --report       the table of what is there
+
+A cell is an environment, a rate of its links and a model. Its devices are profiled anew, and in the same hour a few plans are
+trained, good ones and bad ones: each once, and the first one again at the end, which shows the noise of equal settings.
+Seconds: median of the rounds but the first two. Peak memory: of each worker, anonymous and tmpfs, the largest seen.
+One JSON file a cell; a run that was broken off goes on with the cell that was under way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.measuring import Report, say
+from bench.testbed.bed import EmulatedLan
+from bench.testbed.cluster import BedCluster
+from bench.testbed.environment import load_environment
+from bench.testbed.links import HUB_ADDRESS
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm.plan import Plan, Stage
+from edgeswarm.profile import PlanningInstance
+from edgeswarm.profile_json import instance_to_json
+from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
+from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
+from edgeswarm_coordinator.planner.prediction import with_prediction
+
+JOBS = Path(__file__).parent / "jobs"
+CELLS = (
+    "C:100:mobilenet_v2",
+    "C:1000:mobilenet_v2",
+    "A:100:mobilenet_v2",
+    "B:100:efficientnet_b1",
+    "C:100:efficientnet_b1",
+    "C:1000:bert_small",
+    "D:100:bert_small",
+    "D:1000:resnet_50",
+)
+# Of those that are there; the first one is run a second time.
+PLANS = ("edgeswarm", "asteroid", "data-parallel", "pipeline")
+FIRST_ROUNDS = 2  # which begin with cold memory and unfilled buffers
+MOST_ERROR_MEDIAN, MOST_ERROR_95, LEAST_RANK_CORRELATION = 0.08, 0.15, 0.95
+
+
+@dataclass(frozen=True)
+class Cell:
+    """environment: A to D. mbps: of every link. model: a job in bench/jobs."""
+
+    environment: str
+    mbps: float
+    model: str
+
+    @classmethod
+    def parse(cls, text: str) -> Cell:
+        """Raises ValueError for what is none."""
+        environment, mbps, model = text.split(":")
+        if not (JOBS / f"{model}.py").is_file():
+            raise ValueError(f"no such model: {model}")
+        return cls(environment, float(mbps), model)
+
+    @property
+    def name(self) -> str:
+        return f"{self.environment}-{self.mbps:.0f}-{self.model}"
+
+
+def plans_of(instance: PlanningInstance) -> dict[str, Plan]:
+    """The planners' plans and a bad one; those alike but for their planner's name once."""
+    found: dict[str, Plan] = {}
+    for name in PLANS:
+        if name in PLANNERS:
+            try:
+                found[name] = make_plan(instance, name)
+            except EdgeswarmError as error:
+                say(f"{name}: {error.message}")
+    bad = even_cuts(instance)
+    if bad is not None:
+        found["even cuts, slowest first"] = bad
+    distinct: dict[str, Plan] = {}
+    for name, plan in found.items():
+        if not any(
+            plan.stages == other.stages and plan.micro_batch == other.micro_batch for other in distinct.values()
+        ):
+            distinct[name] = plan
+    return distinct
+
+
+def even_cuts(instance: PlanningInstance) -> Plan | None:
+    """As many layers on each device, whatever they cost, the slowest device first: nobody should want this plan."""
+    mini_batch = instance.training.mini_batch
+    layers = instance.model.layer_count
+    order = sorted(instance.device_names, key=lambda name: -instance.profile_of(name).forward(mini_batch, 0, layers))[
+        :layers
+    ]
+    cuts = [round(place * layers / len(order)) for place in range(len(order) + 1)]
+    micro_batch = max(1, mini_batch // 8)
+    stages = tuple(
+        Stage(cuts[place], cuts[place + 1], {name: micro_batch}, 2 * (len(order) - place) - 1)
+        for place, name in enumerate(order)
+    )
+    plan = Plan(planner="by hand", micro_batch=micro_batch, micro_batches=mini_batch // micro_batch, stages=stages)
+    try:
+        predicted = with_prediction(instance, plan)
+    except EdgeswarmError:
+        return None
+    assert predicted.predicted is not None
+    budgets = {device.name: device.memory_bytes for device in instance.devices}
+    fits = all(budgets[name] >= need for name, need in predicted.predicted.memory_bytes.items())
+    return replace(predicted, planner="even-cuts") if fits else None
+
+
+def measure(cell: Cell, folder: Path) -> dict[str, Any]:
+    """Profiles, plans, and trains each plan once, the first one twice."""
+    begin = time.monotonic()
+    environment = load_environment(cell.environment, mbps=cell.mbps)
+    with EmulatedLan(environment) as bed, BedCluster(bed, folder=folder / f"{cell.name}.work") as cluster:
+        options = TrainOptions(
+            job_path=JOBS / f"{cell.model}.py", discovery=cluster.discovery(), listen_address=HUB_ADDRESS
+        )
+        say(f"{cell.name}: profiles")
+        _, instance = make_plan_for_job(options, folders=cluster.folders)
+        profiled = time.monotonic() - begin
+        plans = list(plans_of(instance).items())
+        runs = []
+        for number, (name, plan) in enumerate([*plans, plans[0]]):
+            say(f"{cell.name}: {name}")
+            runs.append({"plan": name, **run(cluster, options, plan, cluster.folder / f"run-{number}")})
+    return {
+        "format": "edgeswarm-predictions/1",
+        "cell": cell.name,
+        "when": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "profile_seconds": profiled,
+        "instance": instance_to_json(instance),
+        "runs": runs,
+    }
+
+
+def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) -> dict[str, Any]:
+    """One training of a plan; its prediction beside what came out, or the error that ended it."""
+    assert plan.predicted is not None
+    folder.mkdir()
+    plan_path = folder / "plan.json"
+    plan_path.write_text(json.dumps(plan.to_json()))
+    told: dict[str, Any] = {"document": plan.to_json(), "predicted_seconds": plan.predicted.round_seconds}
+    try:
+        result = train(replace(options, plan_path=plan_path, output=folder / "result"), folders=cluster.folders)
+    except EdgeswarmError as error:
+        return {**told, "error": f"{error.code.value}: {error.message}"}
+    rounds = result.metrics["rounds"]
+    peaks = {name: max(done["parts"][name]["peak_memory_bytes"] for done in rounds) for name in plan.devices}
+    return {
+        **told,
+        "round_seconds": [done["seconds"] for done in rounds],
+        "parts": rounds[-1]["parts"],
+        "peak_bytes": peaks,
+        "predicted_bytes": dict(plan.predicted.memory_bytes),
+    }
+
+
+def measured_seconds(run_told: dict[str, Any]) -> float:
+    return float(statistics.median(run_told["round_seconds"][FIRST_ROUNDS:]))
+
+
+def pairs(documents: list[dict[str, Any]]) -> Iterator[tuple[str, str, float, float, float | None]]:
+    """(cell, plan, predicted seconds, measured seconds, the second run's seconds where there is one)."""
+    for document in documents:
+        runs = [told for told in document["runs"] if "round_seconds" in told]
+        first_seen: dict[str, dict[str, Any]] = {}
+        for told in runs:
+            first_seen.setdefault(told["plan"], told)
+        for name, told in first_seen.items():
+            again = [measured_seconds(other) for other in runs if other["plan"] == name and other is not told]
+            seconds = measured_seconds(told)
+            yield document["cell"], name, told["predicted_seconds"], seconds, again[0] if again else None
+
+
+def report(folder: Path) -> Report:
+    """The table over all cells that are there."""
+    table = Report(
+        title="Predicted and measured seconds of a round",
+        how=(
+            "Real agents on emulated devices. Profiles and rounds in the same hour. Measured: median of the rounds but the first "
+            f"{FIRST_ROUNDS}. Again: the same plan once more, for the noise of equal settings."
+        ),
+        columns=("cell", "plan", "predicted", "measured", "error", "again", "noise", "memory, least to most"),
+    )
+    documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    found = list(pairs(documents))
+    memory = {
+        (document["cell"], told["plan"]): memory_errors(told)
+        for document in documents
+        for told in document["runs"]
+        if "round_seconds" in told
+    }
+    for cell, plan, predicted, seconds, again in found:
+        noise = "" if again is None else f"{again / seconds - 1:+.1%}"
+        table.rows.append((
+            *(cell, plan, f"{predicted:.3f}", f"{seconds:.3f}", f"{predicted / seconds - 1:+.1%}"),
+            *("" if again is None else f"{again:.3f}", noise),
+            " to ".join(f"{error:+.0%}" for error in (min(memory[cell, plan]), max(memory[cell, plan]))),
+        ))  # fmt: skip
+    if found:
+        errors = np.array([abs(predicted / seconds - 1) for _, _, predicted, seconds, _ in found])
+        table.data = {"pairs": len(found), "median": float(np.median(errors)), "p95": float(np.quantile(errors, 0.95))}
+        correlation = rank_correlation([pair[2] for pair in found], [pair[3] for pair in found])
+        table.expect(f"median error {table.data['median']:.1%}, at most 8 %", table.data["median"] <= MOST_ERROR_MEDIAN)
+        table.expect(f"95th percentile {table.data['p95']:.1%}, at most 15 %", table.data["p95"] <= MOST_ERROR_95)
+        table.expect(f"rank correlation {correlation:.3f}, at least 0.95", correlation >= LEAST_RANK_CORRELATION)
+    return table
+
+
+def memory_errors(told: dict[str, Any]) -> list[float]:
+    """Of each device's predicted peak against the measured one; below 0 where it was more than predicted."""
+    return [told["predicted_bytes"][name] / measured - 1 for name, measured in told["peak_bytes"].items()]
+
+
+def rank_correlation(a: list[float], b: list[float]) -> float:
+    """Spearman's, without ties."""
+    if len(a) < 2:
+        return 1.0
+    ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="where the cells' files are")
+    parser.add_argument("--cell", action="append", default=[], help="ENVIRONMENT:MBPS:MODEL; may be repeated")
+    parser.add_argument("--all", action="store_true", help="all cells that are not there yet")
+    parser.add_argument("--report", action="store_true", help="only the table")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if not given.report:
+        for text in [*given.cell, *(CELLS if given.all else ())]:
+            cell = Cell.parse(text)
+            path = given.folder / f"{cell.name}.json"
+            if path.exists():
+                continue
+            document = measure(cell, given.folder)
+            path.write_text(json.dumps(document))
+    return report(given.folder).show(as_json=given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
