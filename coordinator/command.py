@@ -232,6 +232,21 @@ class Command:
         self, options: TrainOptions, prepared: PreparedModel, links: Mapping[str, AgentLink], *, batch_size: int
     ) -> tuple[Plan, PlanningInstance]:
         """Measure what isn't cached, and plan."""
+        least = max(layer.least_batch for layer in prepared.layer_graph.layers)
+        sizes_to_try(batch_size, options.micro_batch, least_batch=least)  # it may raise: before minutes of measuring
+        instance = self.measured_instance(options, prepared, links, batch_size=batch_size)
+        with self.progress.step(PLAN, options.planner):
+            planning = self.supervision.spawn(
+                partial(make_plan, instance, planner=options.planner, micro_batch=options.micro_batch), name="plan"
+            )
+            (plan,) = self.supervision.wait(planning)
+        self.progress.tell(PlanMade(plan, instance, tuple(layer.name for layer in instance.model.layers)))
+        return plan, instance
+
+    def measured_instance(
+        self, options: TrainOptions, prepared: PreparedModel, links: Mapping[str, AgentLink], *, batch_size: int
+    ) -> PlanningInstance:
+        """What a planner is told of the job and these devices; measures what isn't cached."""
         facts = ModelFacts(
             layer_graph=prepared.layer_graph,
             dtype=prepared.dtype,
@@ -239,8 +254,6 @@ class Command:
             optimizer_state_factor=prepared.optimizer_state_factor,
             wire_dtype=prepared.wire_dtype,
         )
-        least = max(layer.least_batch for layer in prepared.layer_graph.layers)
-        sizes_to_try(batch_size, options.micro_batch, least_batch=least)  # it may raise: before minutes of measuring
         measuring = Measuring(
             cache=ProfileCache(self.folders.cache_dir, warn=self.progress.warn),
             fresh=options.fresh_profiles,
@@ -250,21 +263,15 @@ class Command:
             supervision=self.supervision,
         )
         profiles = measuring.profiles(facts, links=links, places=self.places(links))
-        with self.progress.step(PLAN, options.planner):
-            instance, warnings = planning_instance(
-                facts,
-                devices=[link.device for link in links.values()],
-                profiles=profiles,
-                name=options.job_name,
-            )
-            for message in warnings:
-                self.progress.warn(message)
-            planning = self.supervision.spawn(
-                partial(make_plan, instance, planner=options.planner, micro_batch=options.micro_batch), name="plan"
-            )
-            (plan,) = self.supervision.wait(planning)
-        self.progress.tell(PlanMade(plan, instance, tuple(layer.name for layer in instance.model.layers)))
-        return plan, instance
+        instance, warnings = planning_instance(
+            facts,
+            devices=[link.device for link in links.values()],
+            profiles=profiles,
+            name=options.job_name,
+        )
+        for message in warnings:
+            self.progress.warn(message)
+        return instance
 
     def close(self, *, reason: str) -> None:
         """Free the devices, end the data service, end what still runs, remove the work folder."""

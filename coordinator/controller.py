@@ -24,7 +24,7 @@ from .device import Device
 from .events import JobBegins, Listener, ignore
 from .options import DiscoveryOptions, TrainOptions
 from .output_folder import check_output_can_be_made
-from .plan_by_hand import read_plan
+from .plan_by_hand import fitted, read_plan
 from .tensorboard_log import logging_to_tensorboard
 from .train_job import TrainJob, TrainResult, with_way_to_resume
 from .unfinished import UnfinishedTraining
@@ -52,12 +52,21 @@ def make_plan_for_job(
     listener: Listener = ignore,
     cancel: threading.Event | None = None,
 ) -> tuple[Plan, PlanningInstance]:
-    """`edgeswarm plan job.py`: exports, measures what isn't cached, plans, and frees the devices again."""
+    """`edgeswarm plan job.py`: exports, measures what isn't cached, plans, and frees the devices again.
+
+    With a plan by hand in the options that one comes back in place of a planner's, with the devices' full names.
+    """
+    by_hand = read_plan(options.plan_path) if options.plan_path is not None else None
     with running_command(options.job_name, folders=folders, listener=listener, cancel=cancel) as command:
         preparation = command.start_preparation(options, trains=False)
         links = command.devices.find(options.discovery, wanted=options.discovery.devices)
         (prepared,) = command.supervision.wait(preparation.exporting)
-        return command.plan(options, prepared, links, batch_size=preparation.loading.result().job.batch_size)
+        batch_size = preparation.loading.result().job.batch_size
+        if by_hand is None:
+            return command.plan(options, prepared, links, batch_size=batch_size)
+        # First, since measuring may take minutes.
+        plan = fitted(by_hand, node_ids=tuple(links), layer_graph=prepared.layer_graph, batch_size=batch_size)
+        return plan, command.measured_instance(options, prepared, links, batch_size=batch_size)
 
 
 def train(

@@ -18,6 +18,7 @@ PROGRAMS = {"edgeswarm": edgeswarm, "edgeswarm-agent": edgeswarm_agent}
 # Where a section says that a command takes the options of another one, too.
 TAKES_OPTIONS_OF = {
     "edgeswarm plan": ("edgeswarm devices",),
+    "edgeswarm simulate": ("edgeswarm devices", "edgeswarm plan"),
     "edgeswarm train": ("edgeswarm devices", "edgeswarm plan"),
     "edgeswarm-agent doctor": ("edgeswarm-agent run", "edgeswarm-agent join"),
 }

@@ -15,13 +15,26 @@ from .init_command import init
 from .logs_command import logs
 from .options import log_folder
 from .plan_command import plan
+from .simulate_command import simulate
 from .status_command import status
 from .stop_command import stop
 from .token_command import token
 from .train_command import train
 
 completion = completion_command("edgeswarm", more=", the ids of your trainings")
-COMMANDS: tuple[click.Command, ...] = (init, token, devices, plan, train, status, logs, stop, demo, completion)
+COMMANDS: tuple[click.Command, ...] = (
+    init,
+    token,
+    devices,
+    plan,
+    simulate,
+    train,
+    status,
+    logs,
+    stop,
+    demo,
+    completion,
+)
 
 EXIT_CODE_MEANINGS = {
     ExitCode.DONE: "done",
@@ -70,6 +83,7 @@ def edgeswarm() -> None:
     Then:
       edgeswarm devices                    who is there
       edgeswarm plan job.py                who would compute what
+      edgeswarm simulate job.py            what a round of that would look like
       edgeswarm train job.py               train
       edgeswarm status                     how trainings are doing, from any terminal
 

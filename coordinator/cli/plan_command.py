@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from .interrupts import cancelled_by_signals
 from .options import EXISTING_FILE, FindArguments, find_options, job_options, operator_settings
 
 if TYPE_CHECKING:
+    from edgeswarm.plan import Plan
     from edgeswarm.profile import PlanningInstance
 
 
@@ -88,28 +90,16 @@ def plan(
         instance = read_instance(instance_path)
         made = make_plan(instance, planner, micro_batch=micro_batch)
     else:
-        from ..controller import make_plan_for_job
-        from ..options import TrainOptions
-        from .progress import Progress
-
         assert job is not None
-        settings = operator_settings()
-        options = TrainOptions(
-            job_path=job,
+        made, instance = plan_job(
+            job,
+            found,
             planner=planner,
             micro_batch=micro_batch,
             batch_size=batch_size,
             seed=seed,
             fresh_profiles=fresh_profiles,
-            listen_address=settings.listen_address,
-            discovery=FindArguments(**found).with_settings(settings),
         )
-        with (
-            cancelled_by_signals() as cancel,
-            Progress(progress_console()) as progress,
-            prints_to_standard_error(),
-        ):
-            made, instance = make_plan_for_job(options, listener=progress, cancel=cancel)
     from ..planner.alternatives import of_changes, of_planners
     from ..planner.bound import round_bound_seconds
     from ..planner.planners import comparison_planners
@@ -140,6 +130,30 @@ def plan(
     print_alternatives(console, "planner", made, others)
     if changed:
         print_alternatives(console, "what if", made, changed)
+
+
+def plan_job(job: Path, found: Mapping[str, Any], **wanted: Any) -> tuple[Plan, PlanningInstance]:
+    """A plan for a job file, and what it was made from; progress goes to standard error.
+
+    found: what `find_options` pass. wanted: fields of TrainOptions, a `plan_path` among them for a plan that is there.
+    """
+    from ..controller import make_plan_for_job
+    from ..options import TrainOptions
+    from .progress import Progress
+
+    settings = operator_settings()
+    options = TrainOptions(
+        job_path=job,
+        listen_address=settings.listen_address,
+        discovery=FindArguments(**found).with_settings(settings),
+        **wanted,
+    )
+    with (
+        cancelled_by_signals() as cancel,
+        Progress(progress_console()) as progress,
+        prints_to_standard_error(),
+    ):
+        return make_plan_for_job(options, listener=progress, cancel=cancel)
 
 
 def read_instance(path: Path) -> PlanningInstance:

@@ -1,0 +1,115 @@
+"""`edgeswarm simulate`: how a round of training with a plan goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgeswarm.cli_errors import json_option
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+
+from .console import data_console, print_json
+from .options import EXISTING_FILE, find_options, job_options
+from .plan_command import plan_job, read_instance
+
+
+@click.command(short_help="Say how a round with a plan goes, event by event.")
+@click.argument("job", type=EXISTING_FILE, required=False)
+@click.option(
+    "--instance",
+    "instance_path",
+    type=EXISTING_FILE,
+    metavar="FILE",
+    help="Model and devices from an edgeswarm-planning-instance/1 file instead of a job; no device is asked.",
+)
+@click.option(
+    "--plan",
+    "plan_path",
+    type=EXISTING_FILE,
+    metavar="FILE",
+    help="Simulate this edgeswarm-plan/1 file; by default the plan that `edgeswarm plan` makes.",
+)
+@click.option(
+    "--trace",
+    "trace_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the round as a trace for ui.perfetto.dev or chrome://tracing.",
+)
+@job_options
+@find_options
+@json_option(help_text="print the simulation as one document")
+def simulate(
+    *,
+    job: Path | None,
+    instance_path: Path | None,
+    plan_path: Path | None,
+    trace_path: Path | None,
+    planner: str,
+    micro_batch: int | None,
+    batch_size: int | None,
+    seed: int | None,
+    fresh_profiles: bool,
+    as_json: bool,
+    **found: Any,
+) -> None:
+    """Say how a round of training with a plan goes, event by event; trains nothing.
+
+    Simulates the schedule that workers follow, with measured times: links and network cards that transfers share, samples
+    that come ahead of need, the all-reduce beside the last backward, the optimizer's step.
+
+    \b
+    Examples:
+      edgeswarm simulate job.py
+      edgeswarm simulate job.py --plan plan.json --trace round.json
+      edgeswarm simulate --instance instance.json --plan plan.json
+      edgeswarm simulate --instance instance.json --planner pipeline --json
+    """
+    if (job is None) == (instance_path is None):
+        raise click.UsageError("Give a job file or --instance FILE, one of the two.")
+    if instance_path is not None:
+        from ..plan_by_hand import read_plan
+        from ..planner.planners import make_plan
+
+        instance = read_instance(instance_path)
+        plan = read_plan(plan_path) if plan_path else make_plan(instance, planner, micro_batch=micro_batch)
+    else:
+        assert job is not None
+        plan, instance = plan_job(
+            job,
+            found,
+            plan_path=plan_path,
+            planner=planner,
+            micro_batch=micro_batch,
+            batch_size=batch_size,
+            seed=seed,
+            fresh_profiles=fresh_profiles,
+        )
+    from ..simulator.simulate import simulate as simulated
+
+    simulation = simulated(instance, plan, timeline=True)
+    if trace_path is not None:
+        from ..simulator.trace import chrome_trace
+
+        write_json(trace_path, chrome_trace(simulation))
+    from .simulation_view import print_simulation, simulation_document
+
+    if as_json:
+        print_json(simulation_document(simulation, plan))
+    else:
+        print_simulation(data_console(), simulation, plan, instance)
+
+
+def write_json(path: Path, document: object) -> None:
+    """Raises EdgeswarmError (OUTPUT_FAILED) where the file can't be written."""
+    try:
+        path.write_text(json.dumps(document))
+    except OSError as error:
+        raise EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"The trace {path} can't be written: {error.strerror}.",
+            "Name a file in a folder that exists and has room.",
+        ) from error
