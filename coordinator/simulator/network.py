@@ -105,6 +105,7 @@ class Network:
         self, sender: int, receiver: int, *, egress: Card, ingress: Card, bandwidth: float, latency: float
     ) -> Stream:
         self._count += 1
+        bandwidth = min(bandwidth, egress.capacity, ingress.capacity)
         stream = Stream(
             self._count, sender, receiver, egress=egress, ingress=ingress, bandwidth=bandwidth, latency=latency
         )
