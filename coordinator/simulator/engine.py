@@ -202,7 +202,7 @@ class Engine:
                     *pair,
                     egress=egress[sender.index],
                     ingress=ingress[receiver],
-                    bandwidth=min(rate, MOST_BYTES_PER_SECOND),
+                    bandwidth=rate,
                     latency=latency,
                 )
             return streams[pair]
@@ -221,7 +221,7 @@ class Engine:
                         replica.index,
                         egress=card,
                         ingress=ingress[replica.index],
-                        bandwidth=min(source.bandwidth[replica.work.device], source.egress, MOST_BYTES_PER_SECOND),
+                        bandwidth=source.bandwidth[replica.work.device],
                         latency=latency,
                     )
                     replica.feed = self._feed(replica, line)

@@ -18,8 +18,8 @@ from .simulation import Simulation, TimelineEvent
 
 LEAST_CELLS = 20
 LEGEND = (
-    "F forward, B backward, each with its micro-batch; S optimizer step; A waits for the all-reduce; . waits; "
-    "> activations, < gradients, ~ all-reduce, s samples on their way"
+    "F forward, B backward with their micro-batch, S optimizer step, A waits for the all-reduce, . waits, "
+    "> activations, < gradients, ~ all-reduce, s samples sent"
 )
 SOURCE = "data source"
 

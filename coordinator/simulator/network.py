@@ -14,6 +14,7 @@ anything urgent to send, a patient transfer stands still wherever it is. The wor
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 from .event_queue import EventQueue
 
 INFINITE = float("inf")
+_BY_BANDWIDTH = operator.attrgetter("bandwidth")
 
 
 class Transfer:
@@ -105,6 +107,7 @@ class Network:
         self, sender: int, receiver: int, *, egress: Card, ingress: Card, bandwidth: float, latency: float
     ) -> Stream:
         self._count += 1
+        bandwidth = min(bandwidth, egress.capacity, ingress.capacity)
         stream = Stream(
             self._count, sender, receiver, egress=egress, ingress=ingress, bandwidth=bandwidth, latency=latency
         )
@@ -252,7 +255,7 @@ def _share_fairly(flows: list[Stream], cards: list[Card]) -> None:
     for card in cards:
         card.left = card.capacity
         card.count = len(card.flows)
-    waiting = sorted(flows, key=_by_bandwidth)
+    waiting = sorted(flows, key=_BY_BANDWIDTH)
     while waiting:
         level = INFINITE
         tightest: Card | None = None
@@ -274,7 +277,3 @@ def _share_fairly(flows: list[Stream], cards: list[Card]) -> None:
                 card.count -= 1
     for card in cards:
         card.count = 0
-
-
-def _by_bandwidth(stream: Stream) -> tuple[float, int]:
-    return stream.bandwidth, stream.number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from .policy import Action, ActionKind
@@ -26,6 +27,8 @@ class OneForwardOneBackward:
         if list(micro_batches) != sorted(set(micro_batches)):
             raise ValueError("micro-batches are named once each, in ascending order")
         self._micro_batches = tuple(micro_batches)
+        # Once for all: a simulator asks hundreds of thousands of times.
+        self._actions_forward, self._actions_backward = _actions(self._micro_batches)
         self._in_flight = in_flight
         self._forwards = 0
         self._backwards = 0
@@ -40,15 +43,20 @@ class OneForwardOneBackward:
         return self._forwards - self._backwards
 
     def awaited(self) -> tuple[Action, ...]:
-        actions = []
-        if self.in_flight > 0:
-            actions.append(Action(ActionKind.BACKWARD, self._micro_batches[self._backwards]))
-        if self._forwards < len(self._micro_batches) and self.in_flight < self._in_flight:
-            actions.append(Action(ActionKind.FORWARD, self._micro_batches[self._forwards]))
-        return tuple(actions)
+        forwards, backwards = self._forwards, self._backwards
+        in_flight = forwards - backwards
+        may_forward = in_flight < self._in_flight and forwards < len(self._micro_batches)
+        if in_flight == 0:
+            return (self._actions_forward[forwards],) if may_forward else ()
+        if may_forward:
+            return (self._actions_backward[backwards], self._actions_forward[forwards])
+        return (self._actions_backward[backwards],)
 
     def next_action(self, is_ready: Callable[[Action], bool]) -> Action | None:
-        return next((action for action in self.awaited() if is_ready(action)), None)
+        for action in self.awaited():
+            if is_ready(action):
+                return action
+        return None
 
     def finished(self, action: Action) -> None:
         """Counts an action that has run. Raises ValueError for one that was not to run."""
@@ -58,3 +66,10 @@ class OneForwardOneBackward:
             self._forwards += 1
         else:
             self._backwards += 1
+
+
+@functools.lru_cache(maxsize=256)
+def _actions(micro_batches: tuple[int, ...]) -> tuple[tuple[Action, ...], tuple[Action, ...]]:
+    """The forwards and the backwards of these micro-batches, in order."""
+    forwards = tuple(Action(ActionKind.FORWARD, micro_batch) for micro_batch in micro_batches)
+    return forwards, tuple(Action(ActionKind.BACKWARD, micro_batch) for micro_batch in micro_batches)
