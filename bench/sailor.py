@@ -7,7 +7,8 @@ GPU, bandwidths between machines, the plans, measured seconds of an iteration, a
 Metis say. A machine whose k GPUs work together as tensor-parallel is one device here, with the times measured at
 degree k.
 
-Nothing is fitted to the nine results. What is taken from how those runs worked:
+No number is fitted to the nine results; that receiving blocks was chosen among three readings with them in sight. What is
+taken from how those runs worked:
 - 1F1B as in DeepSpeed: stage p of P has P-p micro-batches in flight; each replica takes micro-batches of 2.
 - Neighbouring machines exchange each activation once: its tensor-parallel parts travel apart, and together are the whole.
 - A machine computes nothing while it takes in an activation or a gradient: receiving is a blocking call there. (Not so with
