@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeswarm.plan import Stage
-from edgeswarm.profile import FloatArray, PlanningInstance
+from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from ..asteroid import FoundPipeline, FoundStage
 from ..cost_model import held_bytes, in_flight_limit, pipeline_steps, round_seconds
@@ -36,15 +36,20 @@ def average_layer_seconds(instance: PlanningInstance, samples: int) -> tuple[Flo
     return forward, backward
 
 
-def most_samples(instance: PlanningInstance, place: int, *, first_layer: int, end_layer: int, in_flight: int) -> int:
-    """How many samples of each micro-batch a device's memory holds for these layers, up to the mini-batch; 0 for none."""
-    device = instance.devices[place]
-    layers = {"first_layer": first_layer, "end_layer": end_layer, "in_flight": in_flight}
-    free = device.memory_bytes - held_bytes(instance, samples=0, base_bytes=device.base_bytes, **layers)
-    if free < 0:
-        return 0
-    per_sample = instance.model.saved_bytes(first_layer, end_layer) * in_flight
-    return instance.training.mini_batch if per_sample == 0 else min(free // per_sample, instance.training.mini_batch)
+def most_samples_of_runs(instance: PlanningInstance, place: int, *, in_flight: int) -> IntArray:
+    """How many samples of each micro-batch a device's memory holds of layers [i, j), up to the mini-batch.
+
+    [layer_count + 1, layer_count + 1]; 0 for none, and where j <= i.
+    """
+    model, device = instance.model, instance.devices[place]
+    state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
+    weights = np.ceil((model.param_bytes_before[np.newaxis, :] - model.param_bytes_before[:, np.newaxis]) * state)
+    saved = (model.saved_bytes_before[np.newaxis, :] - model.saved_bytes_before[:, np.newaxis]) * in_flight
+    free = device.memory_bytes - device.base_bytes - weights
+    whole = np.full(free.shape, float(instance.training.mini_batch))
+    most = np.divide(free, saved, out=whole.copy(), where=saved > 0)
+    result: IntArray = np.triu(np.where(free >= 0, np.minimum(np.floor(most), whole), 0.0), k=1).astype(np.int64)
+    return result
 
 
 def share_evenly(samples: int, most: Sequence[int], *, least: int = 1) -> tuple[int, ...] | None:
@@ -117,14 +122,20 @@ def _found_stage(
 ) -> FoundStage | None:
     least = instance.model.least_batch(cut.first_layer, cut.end_layer)
     for in_flight in range(most_in_flight, 0, -1):
-        most = [
-            most_samples(
-                instance, place, first_layer=cut.first_layer, end_layer=cut.end_layer, in_flight=in_flight
-            )
-            for place in cut.places
-        ]
+        most = [_most_samples(instance, place, cut, in_flight) for place in cut.places]
         shares = share_evenly(micro_batch, most, least=least)
         if shares is not None:
             names = [instance.devices[place].name for place in cut.places]
             return FoundStage(cut.first_layer, cut.end_layer, tuple(zip(names, shares, strict=True)), in_flight)
     return None
+
+
+def _most_samples(instance: PlanningInstance, place: int, cut: StageCut, in_flight: int) -> int:
+    """How many samples of each micro-batch a device's memory holds for a stage, up to the mini-batch; 0 for none."""
+    device = instance.devices[place]
+    layers = {"first_layer": cut.first_layer, "end_layer": cut.end_layer, "in_flight": in_flight}
+    free = device.memory_bytes - held_bytes(instance, samples=0, base_bytes=device.base_bytes, **layers)
+    per_sample = instance.model.saved_bytes(cut.first_layer, cut.end_layer) * in_flight
+    if free < 0 or per_sample == 0:
+        return 0 if free < 0 else instance.training.mini_batch
+    return min(free // per_sample, instance.training.mini_batch)

@@ -8,7 +8,8 @@ A floor is the longest of paths that every round has in it, taken as if nothing 
 
 A micro-batch that ends the round has come in, gone on to the end, and come back; M of them pass every replica and link.
 Frames that the processor handles, what shares a card, the samples' way and a smaller last micro-batch only add to it.
-Where later stages end a round after the first stage has begun the next one, what they do then isn't counted.
+Where later stages end a round after the first stage has begun the next one, what they do then isn't counted: rounds
+overlap there, and the simulator counts rounds before the pipeline has quite settled. So only the first stage's all-reduce is.
 """
 
 from __future__ import annotations
@@ -237,8 +238,7 @@ class RoundFloor:
         for stage, group in enumerate(grid.arrangement):
             forward, backward = paths.forward[stage], paths.backward[stage]
             arrive, there_and_back, out = paths.arrive[stage], paths.there_and_back[stage], paths.out[stage]
-            steps = self._steps(grid, stage)
-            reduce = self._all_reduce(grid, stage)
+            reduce = self._all_reduce(grid, 0)
             for d in range(len(group)):
                 bounds.append(arrive[d] + rounds * (forward[d] + backward[d]) + out[d])
                 bounds.append(arrive[d] + (rounds - 1) * forward[d] + there_and_back[d] + out[d])
@@ -248,8 +248,6 @@ class RoundFloor:
                         (rounds - 1) * forward[d] + there_and_back[d] - backward[d],
                     )
                     bounds.append(last + reduce + out[d] - _ring_steps(len(group)) * latency)
-                elif len(group) > 1:
-                    bounds.append(rounds * forward[d] + (rounds - 1) * backward[d] + reduce + steps[d])
             if stage:
                 bounds.extend(self._link_bounds(grid, paths, stage, rounds))
         return bounds
