@@ -67,9 +67,7 @@ def random_instance(
     return PlanningInstance(
         model=model,
         profiles=profiles,
-        devices=tuple(
-            DeviceDescription(f"device{place}", kind, memory[place]) for place, kind in enumerate(classes)
-        ),
+        devices=tuple(DeviceDescription(f"device{place}", kind, memory[place]) for place, kind in enumerate(classes)),
         network=_network(chance, devices, rate, links=links),
         training=TrainingSettings(mini_batch, chance.choice([0.0, 1.0, 2.0])),
         name=f"{seed}/{number}: {layers} layers, {devices} devices, {speed} {links} links, {tightness} memory",
@@ -92,9 +90,7 @@ def _model(chance: random.Random, layers: int) -> ModelCosts:
     )
 
 
-def _profile(
-    chance: random.Random, per_sample: list[float], *, slower: float, with_overheads: bool
-) -> DeviceProfile:
+def _profile(chance: random.Random, per_sample: list[float], *, slower: float, with_overheads: bool) -> DeviceProfile:
     fixed = chance.choice([0.0, 0.5, 2.0])
     bend = chance.choice([2, 4, 16])
     ratio = chance.uniform(1.0, 3.0)
@@ -115,9 +111,7 @@ def _profile(
     )
 
 
-def _memory(
-    chance: random.Random, model: ModelCosts, tightness: str, *, devices: int, mini_batch: int
-) -> list[int]:
+def _memory(chance: random.Random, model: ModelCosts, tightness: str, *, devices: int, mini_batch: int) -> list[int]:
     """Bytes of each device."""
     layers = model.layer_count
     smallest = 4 * model.param_bytes(0, layers) + model.saved_bytes(0, layers)

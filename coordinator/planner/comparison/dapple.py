@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
@@ -30,6 +31,7 @@ from .dapple_latency import round_latency
 from .equal_shares import StageCut, average_layer_seconds, cut_shortage, found_pipeline, most_samples_of_runs
 from .rooms import rooms_of
 
+BoolArray = npt.NDArray[np.bool_]
 # How many devices of each room are taken.
 Taken = tuple[int, ...]
 
@@ -98,7 +100,7 @@ class _State:
 
     seconds: FloatArray
     steps: FloatArray
-    cut: np.ndarray
+    cut: IntArray
     before: list[Taken | None]
 
 
@@ -156,7 +158,11 @@ class _Program:
                 seconds, steps = self._rounds_with(state, taken, after)
                 cut = np.argmin(seconds, axis=0)
                 every = np.arange(self._layers + 1)
-                self._keep(states, after, taken, seconds[cut, every], steps[:, :, cut, every], cut)
+                steps = steps[:, -self._most_steps :, cut, every]
+                padded = np.zeros((3, self._most_steps, self._layers + 1))
+                padded[:, self._most_steps - steps.shape[1] :] = steps
+                new = _State(seconds[cut, every], padded, cut, [taken] * (self._layers + 1))
+                self._keep(states, after, new)
 
     def _rounds_with(self, state: _State, taken: Taken, after: Taken) -> tuple[FloatArray, FloatArray]:
         """[i, j] seconds of the round, and [3, steps, i, j] F, B and all-reduce of all steps up to the new stage."""
@@ -175,22 +181,17 @@ class _Program:
         possible &= (self._fits(rest, last=True)[:, self._layers] & (ends < self._layers))[np.newaxis, :]
         return np.where(possible, seconds, np.inf), np.stack(steps, axis=1)
 
-    def _keep(
-        self, states: dict[Taken, _State], after: Taken, taken: Taken, seconds: FloatArray, steps: FloatArray, cut: np.ndarray
-    ) -> None:
+    def _keep(self, states: dict[Taken, _State], after: Taken, new: _State) -> None:
         """Replaces what a state has where the new pipelines are faster."""
-        steps = steps[:, -self._most_steps :]
-        padded = np.zeros((3, self._most_steps, self._layers + 1))
-        padded[:, self._most_steps - steps.shape[1] :] = steps
         if after not in states:
-            states[after] = _State(seconds, padded, cut, [taken] * (self._layers + 1))
+            states[after] = new
             return
         old = states[after]
-        better = seconds < old.seconds
-        old.seconds = np.where(better, seconds, old.seconds)
-        old.steps = np.where(better, padded, old.steps)
-        old.cut = np.where(better, cut, old.cut)
-        old.before = [taken if is_better else b for is_better, b in zip(better, old.before, strict=True)]
+        better = new.seconds < old.seconds
+        old.seconds = np.where(better, new.seconds, old.seconds)
+        old.steps = np.where(better, new.steps, old.steps)
+        old.cut = np.where(better, new.cut, old.cut)
+        old.before = [a if is_better else b for is_better, a, b in zip(better, new.before, old.before, strict=True)]
 
     def _walk_back(self, states: dict[Taken, _State], taken: Taken, cut: int) -> list[StageCut]:
         found = [StageCut(cut, self._layers, self._places(taken, self._sizes))]
@@ -207,9 +208,7 @@ class _Program:
 
     def _places(self, taken: Taken, after: Taken) -> tuple[int, ...]:
         """The devices that are taken after and not before."""
-        return tuple(
-            place for room, a, b in zip(self._rooms, taken, after, strict=True) for place in room[a:b]
-        )
+        return tuple(place for room, a, b in zip(self._rooms, taken, after, strict=True) for place in room[a:b])
 
     def _stage(self, group: tuple[int, ...]) -> FloatArray:
         """[3, i, j]: F, B and all-reduce of layers [i, j) on a group; 0 where j <= i."""
@@ -244,7 +243,7 @@ class _Program:
             seconds = np.where(here, self._link(self._places(before, taken), group), seconds)
         return seconds
 
-    def _fits(self, group: tuple[int, ...], *, last: bool) -> np.ndarray:
+    def _fits(self, group: tuple[int, ...], *, last: bool) -> BoolArray:
         """[i, j]: whether the group's memory holds a micro-batch of layers [i, j)."""
         count = self._layers + 1
         runs = np.triu(np.ones((count, count), dtype=bool), k=1)
