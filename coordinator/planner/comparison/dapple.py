@@ -93,7 +93,7 @@ def _scatter(free: Sequence[int], rooms: Sequence[int], count: int) -> Taken:
 class _State:
     """Pipelines of the layers before each cut j on the devices taken, arrays [layer_count + 1].
 
-    seconds: of the round with the last stage behind; infinite where there is none. steps: F, B and all-reduce of the
+    seconds: of the round with the last stage behind, whether that fits memory or not; infinite where there is none. steps: F, B and all-reduce of the
     pipeline's 2 * stages - 1 steps, [3, steps, layer_count + 1], zeros in front where it has fewer. cut, before: the last
     stage's first layer, and the state of what comes before it.
     """
@@ -136,9 +136,11 @@ class _Program:
             for taken in [key for key in states if sum(key) == count]:
                 self._extend(states, taken)
         for taken, state in states.items():
-            cut = int(np.argmin(state.seconds))
-            if state.seconds[cut] < best[0] and taken != start:
-                best = (float(state.seconds[cut]), taken, cut)
+            rest = self._places(taken, self._sizes)
+            whole_round = np.where(self._fits(rest, last=True)[:, self._layers], state.seconds, np.inf)
+            cut = int(np.argmin(whole_round))
+            if whole_round[cut] < best[0] and taken != start:
+                best = (float(whole_round[cut]), taken, cut)
         if best[1] is None:
             return [StageCut(0, self._layers, everything)] if np.isfinite(best[0]) else None
         return self._walk_back(states, best[1], best[2])
@@ -155,31 +157,37 @@ class _Program:
         for count in range(1, left):
             for more in allotments(taken, self._sizes, count):
                 after = tuple(a + b for a, b in zip(taken, more, strict=True))
-                seconds, steps = self._rounds_with(state, taken, after)
-                cut = np.argmin(seconds, axis=0)
-                every = np.arange(self._layers + 1)
-                steps = steps[:, -self._most_steps :, cut, every]
-                padded = np.zeros((3, self._most_steps, self._layers + 1))
-                padded[:, self._most_steps - steps.shape[1] :] = steps
-                new = _State(seconds[cut, every], padded, cut, [taken] * (self._layers + 1))
-                self._keep(states, after, new)
+                new = self._extended(state, taken, after)
+                if new is not None:
+                    self._keep(states, after, new)
 
-    def _rounds_with(self, state: _State, taken: Taken, after: Taken) -> tuple[FloatArray, FloatArray]:
-        """[i, j] seconds of the round, and [3, steps, i, j] F, B and all-reduce of all steps up to the new stage."""
+    def _extended(self, state: _State, taken: Taken, after: Taken) -> _State | None:
+        """The state after: for each j the best i; None where the new stage fits no memory anywhere."""
         group, rest = self._places(taken, after), self._places(after, self._sizes)
-        shape = (self._layers + 1, self._layers + 1)
-        steps = [np.broadcast_to(state.steps[:, s, :, np.newaxis], (3, *shape)) for s in range(state.steps.shape[1])]
+        possible = self._fits(group, last=False) & np.isfinite(state.seconds)[:, np.newaxis]
+        possible[:, self._layers] = False  # something is left for the last stage
+        first, end = np.nonzero(possible)
+        if not len(first):
+            return None
+        steps = [state.steps[:, s, first] for s in range(state.steps.shape[1])]
         if any(taken):
-            steps.append(np.broadcast_to(self._link_behind(state, taken, group)[:, :, np.newaxis], (3, *shape)))
-        steps.append(self._stage(group))
-        link = np.broadcast_to(self._link(group, rest)[:, np.newaxis, :], (3, *shape))
-        last = np.broadcast_to(self._stage(rest)[:, :, self._layers][:, np.newaxis, :], (3, *shape))
+            steps.append(self._link_behind(state, taken, group)[:, first])
+        steps.append(self._stage(group)[:, first, end])
+        link = self._link(group, rest)[:, end]
+        last = self._stage(rest)[:, end, self._layers]
         every = [*steps, link, last]
         seconds = round_latency([s[0] for s in every], [s[1] for s in every], [s[2] for s in every], self._rounds)
-        ends = np.arange(self._layers + 1)
-        possible = self._fits(group, last=False) & np.isfinite(state.seconds)[:, np.newaxis]
-        possible &= (self._fits(rest, last=True)[:, self._layers] & (ends < self._layers))[np.newaxis, :]
-        return np.where(possible, seconds, np.inf), np.stack(steps, axis=1)
+        ranked = np.lexsort((first, seconds, end))
+        ends, best = np.unique(end[ranked], return_index=True)
+        best = ranked[best]
+        count = self._layers + 1
+        new = _State(np.full(count, np.inf), np.zeros((3, self._most_steps, count)), np.zeros(count, np.int64), [])
+        new.before = [taken] * count
+        new.seconds[ends] = seconds[best]
+        new.cut[ends] = first[best]
+        kept = np.stack(steps[-self._most_steps :], axis=1)[:, :, best]
+        new.steps[:, self._most_steps - kept.shape[1] :, ends] = kept
+        return new
 
     def _keep(self, states: dict[Taken, _State], after: Taken, new: _State) -> None:
         """Replaces what a state has where the new pipelines are faster."""
