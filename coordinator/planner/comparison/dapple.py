@@ -93,9 +93,9 @@ def _scatter(free: Sequence[int], rooms: Sequence[int], count: int) -> Taken:
 class _State:
     """Pipelines of the layers before each cut j on the devices taken, arrays [layer_count + 1].
 
-    seconds: of the round with the last stage behind, whether that fits memory or not; infinite where there is none. steps: F, B and all-reduce of the
-    pipeline's 2 * stages - 1 steps, [3, steps, layer_count + 1], zeros in front where it has fewer. cut, before: the last
-    stage's first layer, and the state of what comes before it.
+    seconds: of the round with the last stage behind, whether that fits memory or not; infinite where there is none.
+    steps: F, B and all-reduce of the pipeline's 2 * stages - 1 steps, [3, steps, layer_count + 1], zeros in front where it
+    has fewer. cut, before: the last stage's first layer, and the state of what comes before it.
     """
 
     seconds: FloatArray
