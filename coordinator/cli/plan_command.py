@@ -106,7 +106,7 @@ def plan(
 
     bound = round_bound_seconds(instance)
     changed = of_changes(instance, changes, planner=planner, micro_batch=micro_batch)
-    others = of_planners(instance, comparison_planners(instance, made.planner), micro_batch=micro_batch)
+    others = of_planners(instance, comparison_planners(made.planner), micro_batch=micro_batch)
     if plot_path is not None:
         from ..simulator.simulate import simulate
         from ..timeline_plot import draw_timeline

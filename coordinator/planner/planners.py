@@ -40,6 +40,7 @@ class Planner:
     shortage: what devices lack, given the smallest micro-batch, for the plan that it would like to make; None for the
     pipeline that lacks least. use_most_devices: of micro-batch sizes the one that keeps most devices busy, and
     only then the fastest; else data parallelism would choose micro-batches so small that one device takes them all.
+    small_only: it can plan for small models and few devices alone.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Planner:
     shortage: Callable[[PlanningInstance, int], tuple[Shortage, ...]] | None = None
     one_stage: bool = False
     use_most_devices: bool = False
+    small_only: bool = False
 
 
 def _asteroid(most_in_flight: int | None) -> Search:
@@ -118,6 +120,7 @@ PLANNERS: dict[str, Planner] = {
             "exhaustive",
             "the fastest plan there is, for small models and few devices",
             whole=exhaustive,
+            small_only=True,
         ),
     )
 }
@@ -146,9 +149,9 @@ def make_plan(instance: PlanningInstance, planner: str = "asteroid", micro_batch
     raise no_plan_fits(instance, shortages, planner=planner, fixed_micro_batch=micro_batch is not None)
 
 
-def comparison_planners(instance: PlanningInstance, chosen: str) -> tuple[str, ...]:
-    """The planners whose plans are shown beside a plan of the planner `chosen`."""
-    return tuple(name for name in PLANNERS if name != chosen)
+def comparison_planners(chosen: str) -> tuple[str, ...]:
+    """The planners whose plans are shown beside a plan of the planner `chosen`, whatever the model and the devices."""
+    return tuple(name for name, planner in PLANNERS.items() if name != chosen and not planner.small_only)
 
 
 def _best_plan(instance: PlanningInstance, planner: Planner, attempt: Search, sizes: tuple[int, ...]) -> Plan | None:

@@ -29,7 +29,8 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from ...simulator.simulate import round_seconds
 from ..assemble import backup_holders
-from ..cost_model import held_bytes, with_prediction
+from ..cost_model import held_bytes
+from ..prediction import with_prediction
 from .arrangements import Arrangement, arrangements
 from .round_floor import Grid, RoundFloor
 
