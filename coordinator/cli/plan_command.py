@@ -15,6 +15,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from .console import data_console, print_json, prints_to_standard_error, progress_console
 from .interrupts import cancelled_by_signals
 from .options import EXISTING_FILE, FindArguments, find_options, job_options, operator_settings
+from .plot_option import draw_round, plot_option
 
 if TYPE_CHECKING:
     from edgeswarm.plan import Plan
@@ -37,13 +38,7 @@ if TYPE_CHECKING:
     metavar="CHANGE",
     help="Also plan with a change: -DEVICE, +DEVICE, DEVICE.mbps=1000, DEVICE.memory=8GiB; commas join. Repeatable.",
 )
-@click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Draw a round's timeline into a .png, .svg or .pdf (needs `pip install 'edgeswarm[plot]'`).",
-)
+@plot_option
 @job_options
 @find_options
 @json_option(help_text="print the plan as one edgeswarm-plan/1 document")
@@ -80,10 +75,6 @@ def plan(
 
     for change in changes:
         check_changes(change)
-    if plot_path is not None:
-        from ..timeline_plot import check_plot
-
-        check_plot(plot_path)
     if instance_path is not None:
         from ..planner.planners import make_plan
 
@@ -109,11 +100,8 @@ def plan(
     others = of_planners(instance, comparison_planners(made.planner), micro_batch=micro_batch)
     if plot_path is not None:
         from ..simulator.simulate import simulate
-        from ..timeline_plot import draw_timeline
 
-        draw_timeline(
-            simulate(instance, made, timeline=True), plot_path, title=f"One round of {instance.name or 'the plan'}"
-        )
+        draw_round(simulate(instance, made, timeline=True), instance, plot_path)
     if as_json:
         more = {
             "bound_seconds": bound,

@@ -14,6 +14,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from .console import data_console, print_json
 from .options import EXISTING_FILE, find_options, job_options
 from .plan_command import plan_job, read_instance
+from .plot_option import draw_round, plot_option
 
 
 @click.command(short_help="Say how a round with a plan goes, event by event.")
@@ -39,6 +40,7 @@ from .plan_command import plan_job, read_instance
     metavar="FILE",
     help="Write the round as a trace for ui.perfetto.dev or chrome://tracing.",
 )
+@plot_option
 @job_options
 @find_options
 @json_option(help_text="print the simulation as one document")
@@ -48,6 +50,7 @@ def simulate(
     instance_path: Path | None,
     plan_path: Path | None,
     trace_path: Path | None,
+    plot_path: Path | None,
     planner: str,
     micro_batch: int | None,
     batch_size: int | None,
@@ -66,7 +69,7 @@ def simulate(
       edgeswarm simulate job.py
       edgeswarm simulate job.py --plan plan.json --trace round.json
       edgeswarm simulate --instance instance.json --plan plan.json
-      edgeswarm simulate --instance instance.json --planner pipeline --json
+      edgeswarm simulate --instance instance.json --planner pipeline --plot round.svg
     """
     if (job is None) == (instance_path is None):
         raise click.UsageError("Give a job file or --instance FILE, one of the two.")
@@ -95,6 +98,8 @@ def simulate(
         from ..simulator.trace import chrome_trace
 
         write_json(trace_path, chrome_trace(simulation))
+    if plot_path is not None:
+        draw_round(simulation, instance, plot_path)
     from .simulation_view import print_simulation, simulation_document
 
     if as_json:

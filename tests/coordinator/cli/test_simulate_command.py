@@ -79,6 +79,14 @@ def test_a_trace_file(instance_file: Path, plan_file: Path, tmp_path: Path, invo
     assert "remedy: " in failed.stderr
 
 
+def test_a_plot(instance_file: Path, plan_file: Path, tmp_path: Path, invoke: Invoke) -> None:
+    picture = tmp_path / "round.svg"
+    command = ("simulate", "--instance", str(instance_file), "--plan", str(plan_file), "--plot")
+    assert invoke(*command, str(picture)).exit_code == ExitCode.DONE
+    assert "<svg" in picture.read_text()
+    assert invoke(*command, str(tmp_path / "absent" / "round.svg")).exit_code == ExitCode.ERROR
+
+
 def test_a_plan_for_other_devices_is_one_message(
     instance_file: Path, tmp_path: Path, plan_file: Path, invoke: Invoke
 ) -> None:
