@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.measuring import Report, arguments, cpu_seconds, say
+from bench.measuring import Report, arguments, say
 from bench.pages import PLANNERS_PAGE, markdown_table, put_into
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import PlanningInstance
@@ -43,20 +44,20 @@ class Cell:
     @property
     def text(self) -> str:
         if self.seconds is None:
-            return f"fits no memory ({_digits(self.planning_seconds)} s)"
-        return f"{_digits(self.seconds)} ({self.devices} dev., {_digits(self.planning_seconds)} s)"
+            return f"fits no memory ({self.planning_seconds:.2f} s)"
+        return f"{_digits(self.seconds)} ({self.devices} dev., {self.planning_seconds:.2f} s)"
 
 
 def measure(instance: PlanningInstance, planner: str) -> Cell:
     """Plan, and simulate the plan."""
-    begun = cpu_seconds()
+    begun = time.process_time()
     try:
         plan = make_plan(instance, planner)
     except EdgeswarmError as error:
         if error.code is not ErrorCode.NO_PLAN_FITS:
             raise
-        return Cell(None, cpu_seconds() - begun)
-    planning = cpu_seconds() - begun
+        return Cell(None, time.process_time() - begun)
+    planning = time.process_time() - begun
     seconds = round_seconds(instance, plan)
     return Cell(seconds, planning, len(plan.devices), len(plan.stages), plan.micro_batch)
 
@@ -91,7 +92,7 @@ def make_report(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]
 
 def _digits(value: float) -> str:
     """Three digits that count."""
-    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}" if value >= 0.01 else f"{value:.2f}"
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def main() -> int:

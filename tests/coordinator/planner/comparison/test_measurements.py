@@ -62,7 +62,7 @@ def test_the_table_of_planners() -> None:
     assert measure(make_instance((1.0,) * 2, (1.0,), [1]), "single").seconds is None
     cells = {"name": {"single": Cell(2.0, 0.5, 1), "asteroid": Cell(4.0, 0.001, 2), "gpipe": Cell(None, 0.1)}}
     assert markdown(cells, ["single", "asteroid", "gpipe"]).splitlines()[2] == (
-        "| name | **2.00 (1 dev., 0.500 s)** | 4.00 (2 dev., 0.00 s) | fits no memory (0.100 s) |"
+        "| name | **2.00 (1 dev., 0.50 s)** | 4.00 (2 dev., 0.00 s) | fits no memory (0.10 s) |"
     )
 
 
