@@ -2,6 +2,7 @@
 
     python -m bench.optimum_gap --count 300 --seed 0 --out gaps.jsonl
     python -m bench.optimum_gap --count 300 --seed 0 --out gaps.jsonl --planner asteroid --planner dapple
+    python -m bench.optimum_gap --count 300 --seed 0 --out gaps.jsonl --write      and put the table into docs/planners.md
 
 FILE has one JSON object a line: an instance by its number, the optimum's seconds, and each planner's, null where its plan
 fits no memory. What is in FILE isn't measured again: a command that was stopped goes on, and one with another planner
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measuring import Report, arguments, cpu_seconds, say
+from bench.pages import PLANNERS_PAGE, markdown_table, put_into
 from bench.random_instances import random_instance
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import PlanningInstance
@@ -124,7 +126,7 @@ def histogram(gaps: Iterable[float]) -> list[int]:
 def make_report(cases: Sequence[Case], planners: Sequence[str]) -> Report:
     solved = [case for case in cases if case.optimum_seconds is not None]
     cpu = [case.cpu_seconds for case in cases]
-    edges = [f"<= {edge:.1%}" for edge in EDGES]
+    edges = [f"<= {edge * 100:g} %" for edge in EDGES]
     report = Report(
         "How much longer rounds take than those of the fastest plan",
         f"{len(solved)} random instances of which some plan fits memory, of {len(cases)}; seed {cases[0].seed}. The "
@@ -145,7 +147,7 @@ def make_report(cases: Sequence[Case], planners: Sequence[str]) -> Report:
 
 def _row(planner: str, without: int, gaps: Sequence[float]) -> tuple[str, ...]:
     counts = (str(count) for count in histogram(gaps))
-    return (planner, str(without), f"{statistics.mean(gaps):.2%}", f"{max(gaps):.1%}", *counts)
+    return (planner, str(without), f"{100 * statistics.mean(gaps):.2f} %", f"{100 * max(gaps):.1f} %", *counts)
 
 
 def _figures(gaps: Mapping[int, float]) -> dict[str, Any]:
@@ -166,10 +168,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, one JSON object a line")
     others = [name for name in PLANNERS if name != OPTIMUM]
     parser.add_argument("--planner", action="append", choices=others, help="compare just this one; may be repeated")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/planners.md")
     options = parser.parse_args()
     planners = options.planner or others
     cases = complete(options.out, seed=options.seed, count=options.count, planners=planners)
-    return make_report(cases, planners).show(as_json=options.json)
+    report = make_report(cases, planners)
+    if options.write:
+        table = markdown_table(report.columns, report.rows)
+        PLANNERS_PAGE.write_text(put_into(PLANNERS_PAGE.read_text(), "gaps", table))
+    return report.show(as_json=options.json)
 
 
 if __name__ == "__main__":

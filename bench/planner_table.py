@@ -13,21 +13,20 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.measuring import Report, arguments, cpu_seconds, say
+from bench.measuring import Report, arguments, say
+from bench.pages import PLANNERS_PAGE, markdown_table, put_into
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
-ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT.parent / "shared" / "data" / "instances"
-PAGE = ROOT / "docs" / "planners.md"
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "instances"
 # Small instances only; bench/optimum_gap.py has it.
 WITHOUT = ("exhaustive",)
 
@@ -45,30 +44,27 @@ class Cell:
     @property
     def text(self) -> str:
         if self.seconds is None:
-            return f"fits no memory ({_digits(self.planning_seconds)} s)"
-        return f"{_digits(self.seconds)} ({self.devices} dev., {_digits(self.planning_seconds)} s)"
+            return f"fits no memory ({self.planning_seconds:.2f} s)"
+        return f"{_digits(self.seconds)} ({self.devices} dev., {self.planning_seconds:.2f} s)"
 
 
 def measure(instance: PlanningInstance, planner: str) -> Cell:
     """Plan, and simulate the plan."""
-    begun = cpu_seconds()
+    begun = time.process_time()
     try:
         plan = make_plan(instance, planner)
     except EdgeswarmError as error:
         if error.code is not ErrorCode.NO_PLAN_FITS:
             raise
-        return Cell(None, cpu_seconds() - begun)
-    planning = cpu_seconds() - begun
+        return Cell(None, time.process_time() - begun)
+    planning = time.process_time() - begun
     seconds = round_seconds(instance, plan)
     return Cell(seconds, planning, len(plan.devices), len(plan.stages), plan.micro_batch)
 
 
 def markdown(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]) -> str:
     """The table: a row for each instance, a column for each planner, the fastest in bold."""
-    lines = [
-        f"| instance | {' | '.join(planners)} |",
-        f"|---|{'---:|' * len(planners)}",
-    ]
+    rows = []
     for name, row in cells.items():
         best = min((cell.seconds for cell in row.values() if cell.seconds is not None), default=math.nan)
         texts = []
@@ -76,17 +72,8 @@ def markdown(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]) -
             cell = row[planner]
             fastest = cell.seconds is not None and cell.seconds <= best * (1 + 1e-6)
             texts.append(f"**{cell.text}**" if fastest else cell.text)
-        lines.append(f"| {name} | {' | '.join(texts)} |")
-    return "\n".join(lines)
-
-
-def put_into(page: str, table: str) -> str:
-    """The page with the table between its two marks. Raises ValueError where they are missing."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+        rows.append((name, *texts))
+    return markdown_table(("instance", *planners), rows)
 
 
 def make_report(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]) -> Report:
@@ -105,7 +92,7 @@ def make_report(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]
 
 def _digits(value: float) -> str:
     """Three digits that count."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.01 else f"{value:.2f}"
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def main() -> int:
@@ -114,7 +101,7 @@ def main() -> int:
     parser.add_argument("--instance", action="append", metavar="NAME", help="just this one; may be repeated")
     others = [name for name in PLANNERS if name not in WITHOUT]
     parser.add_argument("--planner", action="append", choices=others, help="just this one; may be repeated")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/planners.md")
     options = parser.parse_args()
     planners = options.planner or others
     paths = [path for path in sorted(options.data.glob("*.json")) if path.stem in (options.instance or [path.stem])]
@@ -126,7 +113,7 @@ def main() -> int:
         say(f"{path.stem}: {instance.model.layer_count} layers, {len(instance.devices)} devices")
         cells[path.stem] = {planner: measure(instance, planner) for planner in planners}
     if options.write:
-        PAGE.write_text(put_into(PAGE.read_text(), markdown(cells, planners)))
+        PLANNERS_PAGE.write_text(put_into(PLANNERS_PAGE.read_text(), "table", markdown(cells, planners)))
     return make_report(cells, planners).show(as_json=options.json)
 
 

@@ -131,4 +131,6 @@ def _network(chance: random.Random, devices: int, rate: float, *, links: str) ->
         rows = [[rate if a % 2 == b % 2 else rate / 10 for b in range(devices)] for a in range(devices)]
     else:
         rows = [[rate * chance.choice([0.3, 1.0]) for _ in range(devices)] for _ in range(devices)]
+    for place, row in enumerate(rows):
+        row[place] = rows[0][1]  # isn't read
     return Network(latency, tuple(map(tuple, rows)))

@@ -37,15 +37,15 @@ def grid_of_one(instance: PlanningInstance, plan: Plan) -> Grid:
     return Grid(groups, plan.micro_batch, cuts, shares)
 
 
-def all_plans(instance: PlanningInstance, micro_batch: int, *, every_in_flight: bool) -> Iterator[Plan]:
-    """Without any reduction: all orders of all groups, all shares; K from 1 to all micro-batches where asked for."""
+def all_plans(instance: PlanningInstance, micro_batch: int) -> Iterator[Plan]:
+    """Without any reduction: all orders of all groups, all shares, and K from 1 to all micro-batches."""
     mini_batch, layers = instance.training.mini_batch, instance.model.layer_count
     rounds = -(-mini_batch // micro_batch)
     for groups in arrangements(instance, reduced=False):
         if max(map(len, groups)) > micro_batch:
             continue
         count = len(groups)
-        limits = [range(1, rounds + 1) if every_in_flight else (rounds,)] * count
+        limits = [range(1, rounds + 1)] * count
         for inner in itertools.combinations(range(1, layers), count - 1):
             edges = (0, *inner, layers)
             for shares in itertools.product(*(list(compositions(micro_batch, len(group))) for group in groups)):
@@ -107,12 +107,7 @@ def test_pruning_finds_what_plain_enumeration_finds(number: int) -> None:
     instance = random_instance(2, number, most_layers=3, most_devices=3, most_mini_batch=4)
     sizes = micro_batch_sizes(instance.training.mini_batch)
     plain = min(
-        (
-            round_seconds(instance, plan)
-            for size in sizes
-            for plan in all_plans(instance, size, every_in_flight=True)
-            if fits(instance, plan)
-        ),
+        (round_seconds(instance, plan) for size in sizes for plan in all_plans(instance, size) if fits(instance, plan)),
         default=np.inf,
     )
     optimum = find_optimum(instance, sizes)
