@@ -19,6 +19,7 @@ FILES = sorted(FOLDER.glob("*.json"))
 
 pytestmark = [
     pytest.mark.shared,
+    pytest.mark.thorough,
     pytest.mark.skipif(not FILES, reason="the folder of public profiles is not beside the checkout"),
 ]
 

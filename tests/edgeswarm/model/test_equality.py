@@ -17,6 +17,8 @@ from tests.models import SmallGPT
 from .examples import EXAMPLES, backward, example
 from .pipeline import Pipeline, all_tensors, bounds
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("batch", [1, 3, 7])
 @pytest.mark.parametrize("name", EXAMPLES)

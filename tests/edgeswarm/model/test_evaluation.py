@@ -18,7 +18,7 @@ from .exactness import build, logits_of
 from .pipeline import Pipeline, all_tensors, bounds
 
 
-@pytest.mark.whole_models
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ZOO)
 def test_each_layer_uses_what_its_training_layer_holds_and_computes_the_same_bits(name: str) -> None:
     size = ZOO[name].small

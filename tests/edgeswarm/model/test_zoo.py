@@ -22,7 +22,7 @@ from tests.zoo import ZOO, Size, bert, gpt2, images, resnet, swin, text
 from .exactness import build, differences, logits_of, loss_by_key
 from .pipeline import Pipeline, all_tensors, bounds
 
-pytestmark = pytest.mark.whole_models
+pytestmark = pytest.mark.thorough
 
 
 @functools.cache
