@@ -27,8 +27,7 @@ from bench.pages import PLANNERS_PAGE, markdown_table, put_into
 from bench.random_instances import random_instance
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import PlanningInstance
-from edgeswarm_coordinator.planner.comparison.exhaustive import find_optimum
-from edgeswarm_coordinator.planner.micro_batches import micro_batch_sizes
+from edgeswarm_coordinator.planner.comparison.exhaustive import every_micro_batch, find_optimum
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
@@ -64,7 +63,7 @@ class Case:
 def solve(seed: int, number: int, instance: PlanningInstance) -> Case:
     """The optimum of an instance, with no planner compared yet."""
     begun = cpu_seconds()
-    optimum = find_optimum(instance, micro_batch_sizes(instance.training.mini_batch))
+    optimum = find_optimum(instance, every_micro_batch(instance))
     return Case(
         seed,
         number,

@@ -1,6 +1,6 @@
 """The true optimum for small instances: every plan there is, as far as it might be the fastest, with the simulator as judge.
 
-All devices or some of them, groups and their order, cut points, whole-sample shares, micro-batch sizes, and K of each
+All devices or some of them, groups and their order, cut points, whole-sample shares, all micro-batch sizes, and K of each
 stage. Plans are taken up in the order of their floors, the seconds that they can't beat (round_floor.py); when the next
 floor is no lower than the fastest round that was simulated, none of those left is faster:
 
@@ -56,7 +56,7 @@ class Optimum:
 
 
 def exhaustive(instance: PlanningInstance, micro_batches: Sequence[int]) -> Plan | None:
-    """The fastest plan with one of these micro-batch sizes; None where none fits memory.
+    """The fastest plan, with the given micro-batch size where it is one, else with any; None where none fits memory.
 
     Raises EdgeswarmError(PLAN_INVALID) for an instance with more than 8 layers, 4 devices or 64 samples in a mini-batch.
     """
@@ -69,7 +69,16 @@ def exhaustive(instance: PlanningInstance, micro_batches: Sequence[int]) -> Plan
             f"{instance.training.mini_batch}.",
             "Choose another planner.",
         )
-    return find_optimum(instance, micro_batches).plan
+    sizes = micro_batches if len(micro_batches) == 1 else every_micro_batch(instance)
+    return find_optimum(instance, sizes).plan
+
+
+def every_micro_batch(instance: PlanningInstance) -> tuple[int, ...]:
+    """All sizes that leave neither a micro-batch nor a rest below the least batch of a layer, largest first."""
+    mini_batch = instance.training.mini_batch
+    least = max(layer.least_batch for layer in instance.model.layers)
+    sizes = range(mini_batch, least - 1, -1)
+    return tuple(size for size in sizes if mini_batch % size == 0 or mini_batch % size >= least)
 
 
 def find_optimum(

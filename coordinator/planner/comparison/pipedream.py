@@ -19,17 +19,19 @@ from .rooms import rooms_of
 def pipedream(instance: PlanningInstance, micro_batch: int, slowest_round: float) -> FoundPipeline | None:
     """The optimizer's pipeline at one micro-batch size; None where it fits no memory or takes longer than `slowest_round`.
 
-    First without a look at memory; where that doesn't fit, with the optimizer's own limit at the memory of the largest
-    device, of the next smaller one, and so on.
+    First without a look at memory. Where that doesn't fit, with the optimizer's own limit at the memory of the largest
+    device, of the next smaller one, and so on; then so with at most 3 mini-batches in flight, 2, and 1.
     """
     limits = sorted({float(device.memory_bytes - device.base_bytes) for device in instance.devices}, reverse=True)
     rooms, levels = _levels(instance)
     states = _states(instance, micro_batch)
-    for limit in (None, *limits):
-        pipeline = optimize(states, levels, memory_bytes=limit)
-        if pipeline is None:
-            return None
-        found = found_pipeline(instance, _on_devices(pipeline, rooms), micro_batch)
+    if optimize(states, levels, memory_bytes=limits[0], most_in_flight=1) is None:
+        return None
+    choices: list[tuple[float | None, int | None]] = [(None, None)]
+    choices += [(limit, most) for most in (None, 3, 2, 1) for limit in limits]
+    for limit, most in choices:
+        pipeline = optimize(states, levels, memory_bytes=limit, most_in_flight=most)
+        found = None if pipeline is None else found_pipeline(instance, _on_devices(pipeline, rooms), micro_batch)
         if found is not None:
             return found if found.round_seconds <= slowest_round else None
     return None
@@ -50,8 +52,9 @@ def _states(instance: PlanningInstance, micro_batch: int) -> ModelStates:
     return ModelStates.of_chain(
         forward + backward,
         layer_parameter_bytes=[float(layer.param_bytes) for layer in layers],
-        # What the limit on memory counts beside the parameters: gradients and optimizer state are the runtime's own.
-        layer_activation_bytes=[layer.saved_bytes * micro_batch + layer.param_bytes * (state - 1) for layer in layers],
+        layer_activation_bytes=[float(layer.saved_bytes * micro_batch) for layer in layers],
+        # This runtime keeps one version of the weights, beside gradients and optimizer state.
+        layer_resident_bytes=[layer.param_bytes * state for layer in layers],
         output_bytes=[float(layer.output_bytes * micro_batch) for layer in layers],
     )
 

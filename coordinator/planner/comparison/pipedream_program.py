@@ -11,7 +11,8 @@ all-reduced after every mini-batch. A transfer takes 2 * output / (r * bandwidth
 from the innermost out: what a whole component of a level takes for states i to j is a machine's compute at the next one.
 
 Source: PipeDream (SOSP 2019), section 3.1, and what its published optimizer does where the two differ: the time of a
-stage's all-reduce is divided by the machines of a component only where one stage takes all of them.
+stage's all-reduce is divided by the machines of a component only where one stage takes all of them. Its limit on memory
+counts a stage itself among those in flight, as the paper does and the published optimizer does not.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class ModelStates:
     """A model as the optimizer sees it: states in order, each the part of the model up to one cut.
 
     compute_seconds, parameter_bytes, activation_bytes: [states], of all layers up to and with the state; for one mini-batch.
+    resident_bytes: [states], what a machine holds of them however many mini-batches are in flight.
     output_bytes: [states], that cross the cut behind it. before: [states, states], whether state k's layers are all among
     j's at before[j, k]; in a model that is a chain of layers, wherever k < j.
     """
@@ -39,6 +41,7 @@ class ModelStates:
     compute_seconds: FloatArray
     parameter_bytes: FloatArray
     activation_bytes: FloatArray
+    resident_bytes: FloatArray
     output_bytes: FloatArray
     before: BoolArray
 
@@ -49,6 +52,7 @@ class ModelStates:
         *,
         layer_parameter_bytes: Sequence[float],
         layer_activation_bytes: Sequence[float],
+        layer_resident_bytes: Sequence[float],
         output_bytes: Sequence[float],
     ) -> ModelStates:
         """The states of a chain of layers: one behind each layer; arguments by layer."""
@@ -56,6 +60,7 @@ class ModelStates:
             np.cumsum(layer_seconds),
             np.cumsum(layer_parameter_bytes, dtype=np.float64),
             np.cumsum(layer_activation_bytes, dtype=np.float64),
+            np.cumsum(layer_resident_bytes, dtype=np.float64),
             np.asarray(output_bytes, dtype=np.float64),
             np.tri(len(layer_seconds), k=-1, dtype=bool),
         )
@@ -91,11 +96,17 @@ class PipelineFound:
 
 
 def optimize(
-    states: ModelStates, levels: Sequence[Level], *, memory_bytes: float | None = None
+    states: ModelStates,
+    levels: Sequence[Level],
+    *,
+    memory_bytes: float | None = None,
+    most_in_flight: int | None = None,
 ) -> PipelineFound | None:
     """The best pipeline over all machines of all levels, the innermost level first; None where memory holds none.
 
-    memory_bytes: of one machine, for its stage's parameters and activations once for each mini-batch that is in flight.
+    memory_bytes: of one machine, for what is resident of its stage, and the activations of the mini-batches in flight: as
+    many as there are machines from the stage to the end for each of its replicas, rounded up, and never more than
+    most_in_flight.
     Of equally fast ones the first in the order of cuts, then the one with fewer replicas of the last stage.
     """
     spans = None
@@ -103,7 +114,15 @@ def optimize(
     inside = 1
     for level in levels:
         last = level is levels[-1]
-        table = solve_level(states, level, spans=spans, inside=inside, last=last, memory_bytes=memory_bytes)
+        table = solve_level(
+            states,
+            level,
+            spans=spans,
+            inside=inside,
+            last=last,
+            memory_bytes=memory_bytes,
+            most_in_flight=most_in_flight,
+        )
         tables.append(table)
         spans = np.vstack([table.seconds[-1], np.full((1, states.count), np.inf)])
         inside = level.components
@@ -158,6 +177,7 @@ def solve_level(
     inside: int = 1,
     last: bool = True,
     memory_bytes: float | None = None,
+    most_in_flight: int | None = None,
 ) -> LevelTable:
     """A of one level. inside: machines of one component of it.
 
@@ -169,7 +189,15 @@ def solve_level(
     count, machines = states.count, level.components
     firsts = 1 if last else count
     parameters = _between(states.parameter_bytes, states.before, elsewhere=0.0)
-    held = parameters + _between(states.activation_bytes, states.before, elsewhere=0.0)
+    resident = _between(states.resident_bytes, states.before, elsewhere=0.0)
+    activations = _between(states.activation_bytes, states.before, elsewhere=0.0)
+
+    def held(in_flight: int) -> BoolArray:
+        if memory_bytes is None:
+            return np.ones(spans.shape, dtype=bool)
+        count = in_flight if most_in_flight is None else min(in_flight, most_in_flight)
+        return np.asarray(resident + count * activations <= memory_bytes)
+
     reduces = [4.0 * part * parameters / (level.bandwidth * (part + 1)) for part in range(machines)]
     # A state that is before the first one's predecessor can't be cut off behind it.
     too_early = np.zeros((count, count), dtype=bool)
@@ -179,13 +207,13 @@ def solve_level(
     replicas = np.zeros((machines, count, count), dtype=np.int64)
     for m in range(machines):
         whole = (spans + reduces[m] / inside) / (m + 1)
-        seconds[m] = _where_held(whole, held, -(-(machines - m - 1) // (m + 1)), memory_bytes)[:count]
+        seconds[m] = np.where(held(-(-machines // (m + 1))), whole, np.inf)[:count]
         replicas[m] = m + 1
     for m in range(1, machines):
         options = []
         for r in range(1, m + 1):
             stage = (spans + reduces[r - 1]) / r
-            stage = _where_held(stage, held, -(-(machines - m - 1) // r), memory_bytes)[1:].T  # [j, k]
+            stage = np.where(held(-(-(machines - m - 1 + r) // r)), stage, np.inf)[1:].T  # [j, k]
             transfer = 2.0 * states.output_bytes / (level.bandwidth * r)
             behind = np.where(np.arange(count) < count - 1, transfer, 0.0)
             step = np.maximum(np.maximum(stage, transfer[np.newaxis, :]), behind[:, np.newaxis])
@@ -202,8 +230,3 @@ def solve_level(
             cut[m, first] = np.where(better, best // m, -1)
             replicas[m, first] = np.where(better, best % m + 1, m + 1)
     return LevelTable(seconds, cut, replicas)
-
-
-def _where_held(seconds: FloatArray, held: FloatArray, copies: int, memory_bytes: float | None) -> FloatArray:
-    """Infinite where a machine's memory doesn't hold a stage so many times."""
-    return seconds if memory_bytes is None else np.where(copies * held <= memory_bytes, seconds, np.inf)

@@ -7,13 +7,13 @@ A floor is the longest of paths that every round has in it, taken as if nothing 
     F ---> F ---> | F F F F B B B B | ---> B ---> B -> step       for each replica, link and card in between
 
 A micro-batch that ends the round has come in, gone on to the end, and come back; M of them pass every replica and link.
-Frames that the processor handles, what shares a card, the samples' way and a smaller last micro-batch only add to it.
+Frames that the processor handles, what else shares a card, and the samples' way only add to it.
 Later stages may end a round after the first one has begun the next: their own all-reduce counts with their own work alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -46,6 +46,21 @@ class Grid:
     def shape(self) -> tuple[int, ...]:
         return (len(self.cuts), *(len(rows) for rows in self.shares))
 
+    def of_last(self, mini_batch: int, names: Sequence[str]) -> Grid:
+        """The same plans with their shares of a round's last micro-batch, which may be smaller; see edgeswarm/samples.py."""
+        rest = mini_batch % self.micro_batch
+        if rest == 0:
+            return self
+        shares = []
+        for group, rows in zip(self.arrangement, self.shares, strict=True):
+            parts = rest * rows // self.micro_batch
+            over = rest * rows % self.micro_batch
+            by_name = np.argsort(np.argsort([names[place] for place in group]))
+            order = np.argsort(np.argsort(-over * len(group) + by_name[np.newaxis, :], axis=1), axis=1)
+            missing = rest - parts.sum(axis=1, keepdims=True)
+            shares.append(parts + (order < missing))
+        return Grid(self.arrangement, rest, self.cuts, tuple(shares))
+
     def one(self, index: Sequence[int]) -> Grid:
         """The grid of just one plan."""
         rows = tuple(rows[i : i + 1] for rows, i in zip(self.shares, index[1:], strict=True))
@@ -70,6 +85,7 @@ class RoundFloor:
 
     def __init__(self, instance: PlanningInstance) -> None:
         self.instance = instance
+        self._latency = instance.network.latency_seconds
         self._matrix = instance.network.matrix
         finite = np.where(np.isfinite(self._matrix), self._matrix, 0.0)
         self._egress = np.where(finite.max(axis=1) > 0, finite.max(axis=1), np.inf)
@@ -81,35 +97,30 @@ class RoundFloor:
 
     def floors(self, grid: Grid) -> FloatArray:
         """Over the grid: seconds of a round at the least, whatever the number of micro-batches in flight."""
-        paths = self.paths(grid)
-        rounds = self.instance.training.mini_batch // grid.micro_batch
         best = np.zeros(grid.shape)
-        for bound in self._bounds(grid, paths, rounds):
+        for bound in self._bounds(_Round(self, grid, self._last(grid))):
             np.maximum(best, bound, out=best)
         result: FloatArray = best * SLACK
         return result
 
     def in_flight_floors(self, grid: Grid, options: Sequence[int]) -> list[dict[int, float]]:
         """For a grid of one plan, by stage: the floor with at most so many micro-batches in flight there."""
-        paths = self.paths(grid)
-        rounds = self.instance.training.mini_batch // grid.micro_batch
+        last = self._last(grid)
+        parts = _Round(self, grid, last)
+        full, end, before = parts.full, parts.last, parts.full_before
         floors: list[dict[int, float]] = []
-        for stage in range(len(grid.arrangement)):
+        for stage, group in enumerate(grid.arrangement):
             of_stage = {}
             for limit in options:
-                of_stage[limit] = SLACK * max(
-                    float((arrive + max(way_of_last, way_of_waiting) + there + out).item())
-                    for arrive, forward, backward, there, out in zip(
-                        paths.arrive[stage],
-                        paths.forward[stage],
-                        paths.backward[stage],
-                        paths.there_and_back[stage],
-                        paths.out[stage],
-                        strict=True,
-                    )
-                    for way_of_last in [float(((rounds - 1) * forward + max(0, rounds - limit) * backward).item())]
-                    for way_of_waiting in [float(((rounds - 1) // limit * there).item())]
-                )
+                best = 0.0
+                for d in range(len(group)):
+                    if last.shares[stage][0, d] == 0:
+                        continue
+                    computing = before * full.forward[stage][d] + max(0, before + 1 - limit) * full.backward[stage][d]
+                    waiting = before // limit * full.there_and_back[stage][d]
+                    way = full.arrive[stage][d] + np.maximum(computing, waiting)
+                    best = max(best, (way + end.there_and_back[stage][d] + end.out[stage][d]).item())
+                of_stage[limit] = best * SLACK
             floors.append(of_stage)
         return floors
 
@@ -117,7 +128,7 @@ class RoundFloor:
         """Ways of one micro-batch through the pipeline, alone in it."""
         stages = len(grid.arrangement)
         forward, backward = self._compute(grid)
-        latency = self.instance.network.latency_seconds
+        latency = self._latency
         arrive: list[list[FloatArray]] = [[np.zeros(1) for _ in grid.arrangement[0]]]
         for stage in range(1, stages):
             ways = self._links(grid, stage)
@@ -154,6 +165,12 @@ class RoundFloor:
                 ]
             )
         return Paths(forward, backward, arrive, there_and_back, out)
+
+    def _last(self, grid: Grid) -> Grid:
+        """The grid of the last micro-batch; where a least batch decides who takes part in a rest, the last full one."""
+        if max(layer.least_batch for layer in self.instance.model.layers) > 1:
+            return grid
+        return grid.of_last(self.instance.training.mini_batch, self.instance.device_names)
 
     # --- parts --------------------------------------------------------------------------------------------------
 
@@ -215,7 +232,7 @@ class RoundFloor:
         for step in steps[1:]:
             quickest = np.minimum(quickest, step)
         group = len(steps)
-        statistics = 0.0 if group == 1 else _ring_steps(group) * self.instance.network.latency_seconds
+        statistics = 0.0 if group == 1 else _ring_steps(group) * self._latency
         return [quickest + statistics for _ in steps]
 
     def _all_reduce(self, grid: Grid, stage: int) -> FloatArray:
@@ -228,73 +245,107 @@ class RoundFloor:
         sent = (before[grid.cuts[:, stage + 1]] - before[grid.cuts[:, stage]]) * 2 * (size - 1) / size
         slowest = min(float(self._matrix[group[i], group[(i + 1) % size]]) for i in range(size))
         buffers = np.where(sent > 0, 2, 1)  # the gradients, in one bucket at least, and the statistics
-        seconds = sent / slowest + buffers * _ring_steps(size) * self.instance.network.latency_seconds
+        seconds = sent / slowest + buffers * _ring_steps(size) * self._latency
         return _over_grid(grid, stage, seconds[:, np.newaxis])
 
-    def _bounds(self, grid: Grid, paths: Paths, rounds: int) -> list[FloatArray]:
-        """Everything that a round takes at least as long as, over the grid."""
-        latency = self.instance.network.latency_seconds
-        bounds: list[FloatArray] = [np.array(self._source_seconds(grid))]
+    def _bounds(self, parts: _Round) -> Iterator[FloatArray]:
+        """Everything that a round takes at least as long as, over the grid.
+
+        In each the full micro-batches before the last one count, and the last one with what it has.
+        """
+        grid, full, last, before = parts.grid, parts.full, parts.last, parts.full_before
+        yield np.array(self._source_seconds())
         for stage, group in enumerate(grid.arrangement):
-            forward, backward = paths.forward[stage], paths.backward[stage]
-            arrive, there_and_back, out = paths.arrive[stage], paths.there_and_back[stage], paths.out[stage]
             steps = self._steps(grid, stage)
             reduce = self._all_reduce(grid, stage)
             for d in range(len(group)):
-                bounds.append(arrive[d] + rounds * (forward[d] + backward[d]) + out[d])
-                bounds.append(arrive[d] + (rounds - 1) * forward[d] + there_and_back[d] + out[d])
-                if stage == 0 and len(group) > 1:
-                    last = np.maximum(
-                        rounds * forward[d] + (rounds - 1) * backward[d],
-                        (rounds - 1) * forward[d] + there_and_back[d] - backward[d],
-                    )
-                    bounds.append(last + reduce + out[d] - _ring_steps(len(group)) * latency)
-                elif len(group) > 1:
-                    bounds.append(rounds * forward[d] + (rounds - 1) * backward[d] + reduce + steps[d])
+                forward, backward = full.forward[stage][d], full.backward[stage][d]
+                arrive, there = full.arrive[stage][d], parts.present[stage][d]
+                work = before * (forward + backward)
+                to_last = work + last.forward[stage][d]  # the last backward's begin
+                round_trip = before * forward + last.there_and_back[stage][d]
+                yield arrive + work + full.out[stage][d]
+                yield np.where(there, arrive + to_last + last.backward[stage][d] + last.out[stage][d], 0.0)
+                yield np.where(there, arrive + round_trip + last.out[stage][d], 0.0)
+                if len(group) == 1:
+                    continue
+                if stage == 0:
+                    to_last = np.maximum(to_last, round_trip - last.backward[stage][d])
+                    own_end = last.out[0][d] - _ring_steps(len(group)) * self._latency
+                    yield np.where(there, to_last + reduce + own_end, 0.0)
+                else:
+                    yield np.where(there, to_last + reduce + steps[d], 0.0)
             if stage:
-                bounds.extend(self._link_bounds(grid, paths, stage, rounds))
-        return bounds
+                yield from self._link_bounds(parts, stage)
 
-    def _link_bounds(self, grid: Grid, paths: Paths, stage: int, rounds: int) -> list[FloatArray]:
+    def _link_bounds(self, parts: _Round, stage: int) -> Iterator[FloatArray]:
         """Links and cards between a stage and the one before it, each direction apart."""
-        latency = self.instance.network.latency_seconds
-        ways = self._links(grid, stage)
-        senders, receivers = grid.arrangement[stage - 1], grid.arrangement[stage]
-        done = [a + f for a, f in zip(paths.arrive[stage - 1], paths.forward[stage - 1], strict=True)]
-        first_back = [a + r for a, r in zip(paths.arrive[stage], paths.there_and_back[stage], strict=True)]
-        ends = [latency + r + o for r, o in zip(paths.there_and_back[stage], paths.out[stage], strict=True)]
-        back_ends = [latency + b + o for b, o in zip(paths.backward[stage - 1], paths.out[stage - 1], strict=True)]
-        bounds = []
+        full, last, before = parts.full, parts.last, parts.full_before
+        ways, last_ways = self._links(parts.grid, stage), self._links(parts.last_grid, stage)
+        senders, receivers = parts.grid.arrangement[stage - 1], parts.grid.arrangement[stage]
+        done = [a + f for a, f in zip(full.arrive[stage - 1], full.forward[stage - 1], strict=True)]
+        first_back = [a + r for a, r in zip(full.arrive[stage], full.there_and_back[stage], strict=True)]
+        ends, back_ends = self._ends(full, stage)
+        last_ends, last_back_ends = self._ends(last, stage)
         for s in range(len(senders)):
             for d in range(len(receivers)):
                 used, there, back = ways[s][d]
-                bounds.append(np.where(used, done[s] + rounds * there + ends[d], 0.0))
-                bounds.append(np.where(used, first_back[d] + rounds * back + back_ends[s], 0.0))
+                yield np.where(used, done[s] + before * there + ends[d], 0.0)
+                yield np.where(used, first_back[d] + before * back + back_ends[s], 0.0)
+                still_used, last_there, last_back = last_ways[s][d]
+                yield np.where(still_used, done[s] + before * there + last_there + last_ends[d], 0.0)
+                yield np.where(still_used, first_back[d] + before * back + last_back + last_back_ends[s], 0.0)
+        soonest_end = _least([*ends, *last_ends])
+        soonest_back_end = _least([*back_ends, *last_back_ends])
         if len(receivers) > 1:
             for s, sender in enumerate(senders):
                 rates = [self._matrix[sender, receiver] / self._egress[sender] for receiver in receivers]
-                total = sum(ways[s][d][1] * rates[d] for d in range(len(receivers)))
-                bounds.append(done[s] + rounds * total + _least(ends))
+                total = sum((before * ways[s][d][1] + last_ways[s][d][1]) * rate for d, rate in enumerate(rates))
+                yield done[s] + total + soonest_end
                 rates = [self._matrix[receiver, sender] / self._ingress[sender] for receiver in receivers]
-                total = sum(ways[s][d][2] * rates[d] for d in range(len(receivers)))
-                bounds.append(_least(first_back) + rounds * total + back_ends[s])
+                total = sum((before * ways[s][d][2] + last_ways[s][d][2]) * rate for d, rate in enumerate(rates))
+                yield _least(first_back) + total + soonest_back_end
         if len(senders) > 1:
             for d, receiver in enumerate(receivers):
                 rates = [self._matrix[sender, receiver] / self._ingress[receiver] for sender in senders]
-                total = sum(ways[s][d][1] * rates[s] for s in range(len(senders)))
-                bounds.append(_least(done) + rounds * total + ends[d])
+                total = sum((before * ways[s][d][1] + last_ways[s][d][1]) * rate for s, rate in enumerate(rates))
+                yield _least(done) + total + soonest_end
                 rates = [self._matrix[receiver, sender] / self._egress[receiver] for sender in senders]
-                total = sum(ways[s][d][2] * rates[s] for s in range(len(senders)))
-                bounds.append(first_back[d] + rounds * total + _least(back_ends))
-        return bounds
+                total = sum((before * ways[s][d][2] + last_ways[s][d][2]) * rate for s, rate in enumerate(rates))
+                yield first_back[d] + total + soonest_back_end
 
-    def _source_seconds(self, grid: Grid) -> float:
+    def _ends(self, paths: Paths, stage: int) -> tuple[list[FloatArray], list[FloatArray]]:
+        """From the last byte of a frame to the round's end: to each receiver, and on the way back to each sender."""
+        ends = [self._latency + r + o for r, o in zip(paths.there_and_back[stage], paths.out[stage], strict=True)]
+        back = zip(paths.backward[stage - 1], paths.out[stage - 1], strict=True)
+        return ends, [self._latency + b + o for b, o in back]
+
+    def _source_seconds(self) -> float:
         """What the samples of a round take the data source's own card at the least."""
         source = self.instance.data_source
         if source is None:
             return 0.0
         per_sample = self.instance.model.input_bytes + source.label_bytes
         return self.instance.training.mini_batch * per_sample / source.egress
+
+
+class _Round:
+    """A round of a grid's plans: so many full micro-batches, then the last one, which may be smaller.
+
+    present: of each stage's replicas, over the grid, whether they have samples in the last one.
+    """
+
+    def __init__(self, floor: RoundFloor, grid: Grid, last_grid: Grid) -> None:
+        self.grid = grid
+        self.last_grid = last_grid
+        whole = floor.instance.training.mini_batch // grid.micro_batch
+        self.full_before = whole - 1 if last_grid is grid else whole
+        self.full = floor.paths(grid)
+        self.last = self.full if last_grid is grid else floor.paths(last_grid)
+        self.present = [
+            [_over_grid(grid, stage, (rows > 0)[np.newaxis, :, d]) for d in range(rows.shape[1])]
+            for stage, rows in enumerate(last_grid.shares)
+        ]
 
 
 def _ring_steps(size: int) -> int:
@@ -312,7 +363,7 @@ def _overlaps(senders: IntArray, receivers: IntArray) -> IntArray:
     return result
 
 
-def _over_grid(grid: Grid, stage: int, values: FloatArray) -> FloatArray:
+def _over_grid(grid: Grid, stage: int, values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
     """[C, N of the stage, or 1] as an array that broadcasts over the grid."""
     shape = [1] * len(grid.shape)
     shape[0], shape[stage + 1] = values.shape
@@ -334,8 +385,9 @@ def _longest(ways: Iterable[tuple[npt.NDArray[np.bool_], FloatArray]]) -> FloatA
     return best
 
 
-def _least(values: list[FloatArray]) -> FloatArray:
-    best = values[0]
-    for value in values[1:]:
-        best = np.minimum(best, value)
+def _least(values: Sequence[FloatArray]) -> FloatArray:
+    """The smallest; minus infinity stands for a replica without samples."""
+    best: FloatArray = np.full(1, np.inf)
+    for value in values:
+        best = np.minimum(best, np.where(np.isneginf(value), np.inf, value))
     return best

@@ -143,6 +143,7 @@ class LayerGraph:
             np.array([sum(layer.seconds for layer in layers) for layers in sets]),
             np.array([sum(layer.parameter_bytes for layer in layers) for layers in sets]),
             np.array([sum(layer.activation_bytes for layer in layers) for layers in sets]),
+            np.array([sum(layer.parameter_bytes for layer in layers) for layers in sets]),
             np.array(outputs),
             before,
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bench.random_instances import random_instance
@@ -17,6 +18,7 @@ from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.planner.comparison.arrangements import arrangements, like_devices
 from edgeswarm_coordinator.planner.comparison.exhaustive import (
     compositions,
+    every_micro_batch,
     exhaustive,
     falling,
     find_optimum,
@@ -79,13 +81,16 @@ def fits(instance: PlanningInstance, plan: Plan) -> bool:
 @given(number=st.integers(0, 10**6), data=st.data())
 def test_no_simulated_round_is_below_its_floor(number: int, data: st.DataObject) -> None:
     instance = random_instance(1, number)
-    micro_batch = data.draw(st.sampled_from(micro_batch_sizes(instance.training.mini_batch)))
+    least = data.draw(st.sampled_from([1, 1, 2]), label="least batch of the last layer")
+    layers = (*instance.model.layers[:-1], replace(instance.model.layers[-1], least_batch=least))
+    instance = replace(instance, model=replace(instance.model, layers=layers))
+    micro_batch = data.draw(st.integers(1, instance.training.mini_batch))
     groups = data.draw(
         st.sampled_from([a for a in arrangements(instance) if max(map(len, a)) <= micro_batch]), label="groups"
     )
-    layers = instance.model.layer_count
-    inner = data.draw(st.sampled_from(list(itertools.combinations(range(1, layers), len(groups) - 1))), label="cuts")
-    edges = (0, *inner, layers)
+    count = instance.model.layer_count
+    inner = data.draw(st.sampled_from(list(itertools.combinations(range(1, count), len(groups) - 1))), label="cuts")
+    edges = (0, *inner, count)
     rounds = -(-instance.training.mini_batch // micro_batch)
     stages: list[Stage] = []
     for index, group in enumerate(groups):
@@ -94,6 +99,8 @@ def test_no_simulated_round_is_below_its_floor(number: int, data: st.DataObject)
         most = stages[-1].in_flight if stages else rounds
         stages.append(Stage(edges[index], edges[index + 1], names, data.draw(st.integers(1, most), label="in_flight")))
     plan = Plan("by hand", micro_batch, rounds, tuple(stages), instance.training.mini_batch % micro_batch or None)
+    rest = instance.training.mini_batch % micro_batch
+    assume(not 0 < rest < least and not plan.too_few_samples(plan.mini_batch, [layer.least_batch for layer in layers]))
     grid = grid_of_one(instance, plan)
     floor = RoundFloor(instance)
     seconds = round_seconds(instance, plan)
@@ -105,7 +112,7 @@ def test_no_simulated_round_is_below_its_floor(number: int, data: st.DataObject)
 @pytest.mark.parametrize("number", range(12))
 def test_pruning_finds_what_plain_enumeration_finds(number: int) -> None:
     instance = random_instance(2, number, most_layers=3, most_devices=3, most_mini_batch=4)
-    sizes = micro_batch_sizes(instance.training.mini_batch)
+    sizes = every_micro_batch(instance)
     plain = min(
         (round_seconds(instance, plan) for size in sizes for plan in all_plans(instance, size) if fits(instance, plan)),
         default=np.inf,

@@ -37,6 +37,7 @@ def chain(seconds: list[float], parameters: list[float], outputs: list[float]) -
         np.array(seconds),
         layer_parameter_bytes=parameters,
         layer_activation_bytes=[0.0] * len(seconds),
+        layer_resident_bytes=parameters,
         output_bytes=outputs,
     )
 
@@ -107,18 +108,19 @@ def test_two_levels_replicate_a_pipeline() -> None:
     assert found.seconds == pytest.approx((4.0 + 4 * 2e-3 / (0.01 * 2) / 2) / 2, rel=1e-3)
 
 
-def test_memory_holds_a_stage_as_often_as_mini_batches_are_in_flight() -> None:
+def test_memory_holds_activations_as_often_as_mini_batches_are_in_flight() -> None:
     states = ModelStates.of_chain(
         np.array([1.0, 1.0]),
-        layer_parameter_bytes=[10.0, 10.0],
+        layer_parameter_bytes=[100.0, 100.0],
         layer_activation_bytes=[5.0, 5.0],
+        layer_resident_bytes=[10.0, 10.0],
         output_bytes=[1e-6, 0.0],
     )
-    # Cut in two, the first stage is held once: 15 bytes; the last one, with nothing behind it, isn't counted.
-    assert optimize(states, [Level(2, 1.0)], memory_bytes=15.0) is not None
-    found = optimize(states, [Level(3, 1.0)], memory_bytes=14.0)
+    # Cut in two, the first stage has two in flight: 10 + 2 * 5 bytes; together the layers take 20 + 10.
+    found = optimize(states, [Level(2, 1.0)], memory_bytes=20.0)
     assert found is not None
-    assert len(found.stages) == 1  # three replicas of everything: nothing is stashed
+    assert [(stage.first, stage.end) for stage in found.stages] == [(0, 1), (1, 2)]
+    assert optimize(states, [Level(2, 1.0)], memory_bytes=19.0) is None
 
 
 @pytest.mark.shared
