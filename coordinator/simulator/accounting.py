@@ -1,0 +1,141 @@
+"""From the log of a simulation: what each device did with the round, what it held, what it sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+
+from ..planner.cost_model import held_bytes
+from .engine import Log
+from .simulation import DeviceMemory, DeviceUse, TimelineEvent
+from .stage_work import ReplicaWork
+
+
+def device_uses(log: Log, works: Sequence[ReplicaWork], *, begin: float, end: float) -> dict[str, DeviceUse]:
+    """Fractions of the time from begin to end, in seconds of the log."""
+    count = len(works)
+    computing: list[list[tuple[float, float]]] = [[] for _ in range(count)]
+    reducing: list[list[tuple[float, float]]] = [[] for _ in range(count)]
+    sending: list[list[tuple[float, float]]] = [[] for _ in range(count)]
+    receiving: list[list[tuple[float, float]]] = [[] for _ in range(count)]
+    for record in log.computed:
+        computing[record.replica].append((record.start, record.end))
+    for wait in log.all_reduces:
+        reducing[wait.replica].append((wait.start, wait.end))
+    for transfer in log.transfers:
+        if transfer.sender >= 0:
+            sending[transfer.sender].append((transfer.start, transfer.end))
+        receiving[transfer.receiver].append((transfer.start, transfer.end))
+    whole = end - begin
+
+    def part(intervals: list[tuple[float, float]]) -> float:
+        return _covered(intervals, begin, end) / whole if whole > 0 else 0.0
+
+    uses = {}
+    for index, work in enumerate(works):
+        busy, all_reduce = part(computing[index]), part(reducing[index])
+        uses[work.name] = DeviceUse(
+            busy=busy,
+            waiting=max(0.0, 1.0 - busy - all_reduce),
+            sending=part(sending[index]),
+            receiving=part(receiving[index]),
+            all_reduce=all_reduce,
+        )
+    return uses
+
+
+def device_memory(
+    log: Log, instance: PlanningInstance, plan: Plan, works: Sequence[ReplicaWork], *, begin: float, over_time: bool
+) -> dict[str, DeviceMemory]:
+    """A micro-batch's saved activations are held from the start of its forward to the end of its backward."""
+    changes: list[list[tuple[float, int]]] = [[] for _ in works]
+    for record in log.computed:
+        if record.kind == "step":
+            continue
+        work = works[record.replica]
+        stage = plan.stages[work.stage]
+        part = work.parts[record.micro_batch]
+        assert part is not None
+        saved = instance.model.saved_bytes(stage.first_layer, stage.end_layer) * part.samples
+        change = (record.start, saved) if record.kind == "forward" else (record.end, -saved)
+        changes[record.replica].append(change)
+    memory = {}
+    for index, work in enumerate(works):
+        stage = plan.stages[work.stage]
+        held = held_bytes(
+            instance,
+            first_layer=stage.first_layer,
+            end_layer=stage.end_layer,
+            samples=0,
+            in_flight=0,
+            base_bytes=instance.devices[work.device].base_bytes,
+        )
+        curve = _curve(held, changes[index], begin)
+        memory[work.name] = DeviceMemory(max(level for _, level in curve), tuple(curve) if over_time else ())
+    return memory
+
+
+def sent_bytes(works: Sequence[ReplicaWork], *, group_sizes: Sequence[int]) -> dict[str, float]:
+    """Bytes that each device sends in a round: frames both ways and its part of the all-reduce. group_sizes: by stage."""
+    sent = {}
+    for work in works:
+        forward = sum(samples for part in work.parts if part for _, samples in part.downstream)
+        backward = sum(samples for part in work.parts if part for _, samples in part.upstream)
+        size = group_sizes[work.stage]
+        gradients = sum(bucket.gradient_bytes for bucket in work.buckets) * 2 * (size - 1) / size
+        sent[work.name] = float(forward * work.output_bytes + backward * work.input_bytes) + gradients
+    return sent
+
+
+def timeline(log: Log, works: Sequence[ReplicaWork], *, begin: float, round_number: int) -> tuple[TimelineEvent, ...]:
+    """The events of a round that begins at `begin`; of samples and all-reduces those that end in it."""
+    names = [work.name for work in works] + [""]  # the last for the data source, whose index is -1
+    events = [
+        TimelineEvent(
+            names[record.replica], "compute", record.kind, record.micro_batch, record.start - begin, record.end - begin
+        )
+        for record in log.computed
+        if record.round == round_number
+    ]
+    events += [
+        TimelineEvent(names[wait.replica], "all-reduce", "all-reduce", -1, wait.start - begin, wait.end - begin)
+        for wait in log.all_reduces
+        if wait.round == round_number
+    ]
+    for transfer in log.transfers:
+        kind, of_round, micro_batch = transfer.label
+        is_frame = kind in ("forward", "backward")
+        if of_round == round_number if is_frame else transfer.end > begin:
+            sender, receiver = names[transfer.sender], names[transfer.receiver]
+            place = (kind, micro_batch if is_frame else -1, transfer.start - begin, transfer.end - begin)
+            events.append(TimelineEvent(sender, "egress", *place, peer=receiver, size_bytes=transfer.size))
+            events.append(TimelineEvent(receiver, "ingress", *place, peer=sender, size_bytes=transfer.size))
+    order = {name: place for place, name in enumerate(names)}
+    return tuple(sorted(events, key=lambda event: (event.start_seconds, order[event.device], event.track)))
+
+
+def _covered(intervals: Iterable[tuple[float, float]], begin: float, end: float) -> float:
+    """Seconds between begin and end that lie in any of the intervals."""
+    covered, reached = 0.0, begin
+    for start, stop in sorted(intervals):
+        first, last = max(start, reached), min(stop, end)
+        if last > first:
+            covered += last - first
+            reached = last
+    return covered
+
+
+def _curve(held: int, changes: Sequence[tuple[float, int]], begin: float) -> list[tuple[float, int]]:
+    """(seconds since `begin`, bytes from then on), beginning with 0 seconds; what is freed at a moment is freed first."""
+    level = held
+    curve = [(0.0, held)]
+    for seconds, change in sorted(changes):
+        level += change
+        place = (max(0.0, seconds - begin), level)
+        if curve[-1][0] == place[0]:
+            curve[-1] = place
+        else:
+            curve.append(place)
+    return curve

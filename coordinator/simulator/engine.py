@@ -1,0 +1,413 @@
+"""The simulation itself: replicas that follow their schedules over rounds, joined by streams, feeds and all-reduces.
+
+    begin round --> [ policy names an action --> samples there? --> compute --> send frames ] ... --> all-reduce --> step -+
+        ^                                                                                                                  |
+        +------------------------------------------------------------------------------------------------------------------+
+
+Each replica goes into its next round as soon as it has stepped, as workers do: nobody waits for the others. What a
+device's processor spends on frames is taken from its computing: it is owed until the next action, which takes that much
+longer, unless the device has idled meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+from edgeswarm.schedule.policies import make_policy
+from edgeswarm.schedule.policy import Action, ActionKind, SchedulePolicy
+
+from .all_reduce import GroupAllReduce
+from .event_queue import EventQueue
+from .network import Card, Network, Stream, Transfer
+from .sample_feed import AHEAD, SampleFeed
+from .stage_work import ReplicaWork, replica_works
+
+FORWARD = ActionKind.FORWARD
+# No card is faster; an infinite one would make its bytes under way no number.
+MOST_BYTES_PER_SECOND = 1e18
+
+
+class ComputeRecord(NamedTuple):
+    """Something that a replica computed; kind: forward, backward or step. round counts from 0."""
+
+    replica: int
+    kind: str
+    round: int
+    micro_batch: int
+    start: float
+    end: float
+
+
+class TransferRecord(NamedTuple):
+    """Bytes that went from one replica to another, -1 for the data source; queued, begun, gone, in seconds.
+
+    label: kind of what it was, then (round and micro-batch of a frame; stage and buffer of an all-reduce).
+    """
+
+    sender: int
+    receiver: int
+    label: tuple[str, int, int]
+    size: float
+    start: float
+    end: float
+
+
+class WaitRecord(NamedTuple):
+    """A replica's all-reduce that its last backward no longer hides."""
+
+    replica: int
+    round: int
+    start: float
+    end: float
+
+
+@dataclass
+class Log:
+    """All that happened, where somebody wants to know; the order is that of the ends."""
+
+    computed: list[ComputeRecord] = field(default_factory=list)
+    transfers: list[TransferRecord] = field(default_factory=list)
+    all_reduces: list[WaitRecord] = field(default_factory=list)
+
+
+class _Replica:
+    """One device at work."""
+
+    __slots__ = (
+        "action",
+        "all_reduce",
+        "before_gradients",
+        "before_inputs",
+        "downstream",
+        "ends",
+        "feed",
+        "free_since",
+        "index",
+        "is_idle",
+        "is_ready",
+        "mine",
+        "owed",
+        "policy",
+        "round",
+        "started",
+        "upstream",
+        "waits_for_samples",
+        "work",
+    )
+
+    def __init__(self, index: int, work: ReplicaWork, rounds: int) -> None:
+        self.index = index
+        self.work = work
+        self.mine = work.micro_batches
+        self.round = -1
+        self.policy: SchedulePolicy
+        self.action: Action
+        self.is_idle = False
+        self.waits_for_samples = False
+        self.started = 0.0
+        self.free_since = 0.0
+        self.owed = 0.0
+        self.ends: list[float] = []  # of its rounds
+        self.feed: SampleFeed | None = None
+        self.all_reduce: GroupAllReduce | None = None
+        self.upstream: dict[int, Stream] = {}
+        self.downstream: dict[int, Stream] = {}
+        # Frames still missing, by round * micro-batches + micro-batch.
+        self.before_inputs = [0 if part is None else len(part.upstream) for part in work.parts] * rounds
+        self.before_gradients = [0 if part is None else len(part.downstream) for part in work.parts] * rounds
+        self.is_ready = self._is_ready
+
+    def _is_ready(self, action: Action) -> bool:
+        missing = self.before_inputs if action.kind is FORWARD else self.before_gradients
+        return missing[self.round * len(self.work.parts) + action.micro_batch] == 0
+
+
+class Engine:
+    """Simulates rounds of a valid plan, from idle devices and no samples fetched. log: filled where given.
+
+    warm_up: rounds after which the pipeline is taken to have settled. rounds: with as many behind these, to be counted;
+    one of each, or as many as the samples reach that a replica fetches ahead.
+    """
+
+    def __init__(self, instance: PlanningInstance, plan: Plan, *, log: Log | None = None) -> None:
+        self._plan = plan
+        self._log = log
+        self._queue = EventQueue()
+        self._network = Network(self._queue, log=None if log is None else self._log_transfer)
+        self.works = replica_works(instance, plan)
+        self._micro_batches = len(self.works[0].parts)
+        has_source = any(work.sample_bytes for work in self.works)
+        self.warm_up = -(-AHEAD // self._micro_batches) if has_source else 1
+        self.rounds = 2 * self.warm_up
+        self._replicas = [_Replica(index, work, self.rounds) for index, work in enumerate(self.works)]
+        self._unfinished = [len(self._replicas)] * self.rounds
+        self._first_done = [math.inf] * len(plan.stages)
+        self._connect(instance)
+        for replica in self._replicas:
+            self._begin_round(replica)
+
+    def run(self, round_number: int) -> None:
+        """Simulates up to the end of a round."""
+        done = self._queue.run(lambda: self._unfinished[round_number] == 0)
+        assert done, "replicas wait for each other for ever"
+
+    def end_of(self, round_number: int) -> float:
+        """Seconds at which the last replica ended the round."""
+        return max(replica.ends[round_number] for replica in self._replicas)
+
+    def repeats(self) -> bool:
+        """Whether the second round is the first one again, known at the end of the first.
+
+        So it is where the first stage begins it all at once, each other replica is over with the first round before
+        anything of the second is sent to it, and no samples come in between.
+        """
+        ends = [replica.ends[0] for replica in self._replicas if replica.work.stage == 0]
+        if any(replica.feed is not None for replica in self._replicas) or min(ends) != max(ends):
+            return False
+        return all(
+            replica.ends[0] <= ends[0] + self._first_done[replica.work.stage - 1]
+            for replica in self._replicas
+            if replica.work.stage > 0
+        )
+
+    # --- who is connected with whom -----------------------------------------------------------------------------
+
+    def _connect(self, instance: PlanningInstance) -> None:
+        source = instance.data_source
+        bandwidth = instance.network.bandwidth
+        latency = instance.network.latency_seconds
+        egress: dict[int, Card] = {}
+        ingress: dict[int, Card] = {}
+        for replica in self._replicas:
+            place = replica.work.device
+            outward = [rate for other, rate in enumerate(bandwidth[place]) if other != place]
+            inward = [row[place] for other, row in enumerate(bandwidth) if other != place]
+            if source is not None:
+                inward.append(source.bandwidth[place])
+            egress[replica.index] = _card(max(outward, default=MOST_BYTES_PER_SECOND))
+            ingress[replica.index] = _card(max(inward, default=MOST_BYTES_PER_SECOND))
+
+        streams: dict[tuple[int, int], Stream] = {}
+
+        def stream(sender: _Replica, receiver: int) -> Stream:
+            pair = (sender.index, receiver)
+            if pair not in streams:
+                rate = bandwidth[sender.work.device][self.works[receiver].device]
+                streams[pair] = self._network.connect(
+                    *pair,
+                    egress=egress[sender.index],
+                    ingress=ingress[receiver],
+                    bandwidth=min(rate, MOST_BYTES_PER_SECOND),
+                    latency=latency,
+                )
+            return streams[pair]
+
+        for replica in self._replicas:
+            for part in dict.fromkeys(part for part in replica.work.parts if part is not None):
+                replica.upstream.update((peer, stream(replica, peer)) for peer, _ in part.upstream)
+                replica.downstream.update((peer, stream(replica, peer)) for peer, _ in part.downstream)
+        self._connect_groups(stream)
+        if source is not None:
+            card = _card(source.egress)
+            for replica in self._replicas:
+                if replica.mine and replica.work.sample_bytes:
+                    line = self._network.connect(
+                        -1,
+                        replica.index,
+                        egress=card,
+                        ingress=ingress[replica.index],
+                        bandwidth=min(source.bandwidth[replica.work.device], source.egress, MOST_BYTES_PER_SECOND),
+                        latency=latency,
+                    )
+                    replica.feed = self._feed(replica, line)
+
+    def _connect_groups(self, stream: Callable[[_Replica, int], Stream]) -> None:
+        for stage_index, stage in enumerate(self._plan.stages):
+            group = [replica for replica in self._replicas if replica.work.stage == stage_index]
+            if not stage.replicated:
+                continue
+            # All cut the same gradients; when the buckets are ready differs by replica.
+            all_reduce = GroupAllReduce(
+                self._queue,
+                self._network,
+                stage=stage_index,
+                buckets=group[0].work.buckets,
+                ring=[stream(group[place], group[(place + 1) % len(group)].index) for place in range(len(group))],
+                charge=lambda place, frames, size, group=group: _charge(group[place], frames, size),  # type: ignore[misc]
+                finished=lambda place, group=group: self._step(group[place]),  # type: ignore[misc]
+            )
+            for replica in group:
+                replica.all_reduce = all_reduce
+
+    def _feed(self, replica: _Replica, line: Stream) -> SampleFeed:
+        def arrived(size: int) -> None:
+            _charge(replica, 1, size)
+            if replica.waits_for_samples:
+                # After this call, since the feed has still to note what came.
+                self._queue.at(self._queue.now, self._try_samples, replica)
+
+        return SampleFeed(
+            self._queue,
+            self._network,
+            stream=line,
+            samples=[part.samples for part in replica.work.parts if part is not None],
+            sample_bytes=replica.work.sample_bytes,
+            arrived=arrived,
+        )
+
+    # --- a replica ----------------------------------------------------------------------------------------------
+
+    def _begin_round(self, replica: _Replica) -> None:
+        replica.round += 1
+        if replica.round == self.rounds:
+            return
+        replica.policy = make_policy(self._plan.schedule, replica.mine, in_flight=replica.work.in_flight)
+        if replica.mine:
+            self._next(replica)
+        else:
+            self._after_last_backward(replica, handed_in=False)
+
+    def _next(self, replica: _Replica) -> None:
+        """Starts the action that the policy names, if any."""
+        action = replica.policy.next_action(replica.is_ready)
+        if action is None:
+            replica.is_idle = True
+            return
+        replica.is_idle = False
+        replica.action = action
+        if action.kind is FORWARD and replica.feed is not None and not replica.feed.take():
+            # The worker has taken on the forward, and waits in it for the samples whatever else comes.
+            replica.waits_for_samples = True
+            return
+        self._start(replica)
+
+    def _try_samples(self, replica: _Replica) -> None:
+        assert replica.feed is not None
+        if replica.waits_for_samples and replica.feed.take():
+            replica.waits_for_samples = False
+            self._start(replica)
+
+    def _start(self, replica: _Replica) -> None:
+        action = replica.action
+        part = replica.work.parts[action.micro_batch]
+        assert part is not None
+        is_forward = action.kind is FORWARD
+        start = self._queue.now
+        replica.started = start
+        seconds = (part.forward_seconds if is_forward else part.backward_seconds) + _pay(replica, start)
+        self._queue.at(start + seconds, self._computed, replica)
+        if not is_forward and replica.all_reduce is not None and action.micro_batch == replica.mine[-1]:
+            for number, bucket in enumerate(replica.work.buckets):
+                self._queue.at(start + seconds * bucket.ready, replica.all_reduce.hand_in, number)
+
+    def _computed(self, replica: _Replica) -> None:
+        action = replica.action
+        now = self._queue.now
+        replica.free_since = now
+        replica.policy.finished(action)
+        first_done = self._first_done
+        first_done[replica.work.stage] = min(first_done[replica.work.stage], now)
+        part = replica.work.parts[action.micro_batch]
+        assert part is not None
+        if self._log is not None:
+            record = (action.kind.value, replica.round, action.micro_batch, replica.started, now)
+            self._log.computed.append(ComputeRecord(replica.index, *record))
+        if action.kind is FORWARD:
+            self._send_frames(replica, action, part.downstream, replica.downstream, replica.work.output_bytes)
+        else:
+            self._send_frames(replica, action, part.upstream, replica.upstream, replica.work.input_bytes)
+            if replica.policy.is_done:
+                self._after_last_backward(replica)
+                return
+        self._next(replica)
+
+    def _send_frames(
+        self,
+        replica: _Replica,
+        action: Action,
+        peers: tuple[tuple[int, int], ...],
+        streams: dict[int, Stream],
+        bytes_per_sample: int,
+    ) -> None:
+        slot = replica.round * self._micro_batches + action.micro_batch
+        is_forward = action.kind is FORWARD
+        delivered = self._inputs_arrived if is_forward else self._gradients_arrived
+        for peer, samples in peers:
+            size = bytes_per_sample * samples
+            label = (action.kind.value, replica.round, action.micro_batch) if self._log is not None else None
+            _charge(replica, 1, size)
+            self._network.send(
+                streams[peer], Transfer(size, delivered, (self._replicas[peer], slot, size), label=label)
+            )
+
+    def _inputs_arrived(self, arrival: tuple[_Replica, int, float]) -> None:
+        replica, slot, size = arrival
+        self._arrived(replica, replica.before_inputs, slot, size)
+
+    def _gradients_arrived(self, arrival: tuple[_Replica, int, float]) -> None:
+        replica, slot, size = arrival
+        self._arrived(replica, replica.before_gradients, slot, size)
+
+    def _arrived(self, replica: _Replica, missing: list[int], slot: int, size: float) -> None:
+        missing[slot] -= 1
+        _charge(replica, 1, size)
+        if replica.is_idle and missing[slot] == 0:
+            self._next(replica)
+
+    # --- the end of a round -------------------------------------------------------------------------------------
+
+    def _after_last_backward(self, replica: _Replica, *, handed_in: bool = True) -> None:
+        """handed_in: whether the last backward hands the buckets in; without one they are all ready."""
+        replica.is_idle = False
+        replica.started = self._queue.now
+        all_reduce = replica.all_reduce
+        if all_reduce is None:
+            self._step(replica)
+            return
+        for number in range(0 if not handed_in else all_reduce.buffers - 1, all_reduce.buffers):
+            # In its turn: the last bucket may be handed in at this very moment, and comes before.
+            self._queue.at(self._queue.now, all_reduce.hand_in, number)
+
+    def _step(self, replica: _Replica) -> None:
+        now = self._queue.now
+        if self._log is not None and replica.all_reduce is not None:
+            self._log.all_reduces.append(WaitRecord(replica.index, replica.round, replica.started, now))
+        replica.started = now
+        seconds = replica.work.step_seconds + _pay(replica, now)
+        self._queue.at(now + seconds, self._stepped, replica)
+
+    def _stepped(self, replica: _Replica) -> None:
+        now = self._queue.now
+        replica.free_since = now
+        replica.ends.append(now)
+        self._unfinished[replica.round] -= 1
+        if self._log is not None:
+            self._log.computed.append(ComputeRecord(replica.index, "step", replica.round, -1, replica.started, now))
+        self._begin_round(replica)
+
+    def _log_transfer(self, stream: Stream, transfer: Transfer, end: float) -> None:
+        assert self._log is not None
+        record = TransferRecord(stream.sender, stream.receiver, transfer.label, transfer.size, transfer.started, end)
+        self._log.transfers.append(record)
+
+
+def _card(bytes_per_second: float) -> Card:
+    return Card(min(bytes_per_second, MOST_BYTES_PER_SECOND))
+
+
+def _charge(replica: _Replica, frames: int, size: float) -> None:
+    """The processor owes what these frames take it."""
+    overheads = replica.work.overheads
+    replica.owed += overheads.frame_seconds * frames + overheads.byte_seconds * size
+
+
+def _pay(replica: _Replica, now: float) -> float:
+    """What is still owed when the device begins to compute: idling since it last did has paid for some."""
+    owed = replica.owed - (now - replica.free_since)
+    replica.owed = 0.0
+    return owed if owed > 0 else 0.0

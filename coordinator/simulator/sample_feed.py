@@ -1,0 +1,83 @@
+"""The samples that the data source sends a replica, ahead of need, as the worker's feed asks for them.
+
+ready micro-batches   8 7 6 5 4 . . . 8 7 6        a call brings what is missing to `ahead`, once half are used up;
+calls to the source             |---|              calls go on into the next round
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .event_queue import EventQueue
+from .network import Network, Stream, Transfer
+
+# As the worker's feed: micro-batches and bytes that wait for their use, and bytes of one call.
+AHEAD = 8
+AHEAD_BYTES = 64 * 1024**2
+CALL_BYTES = 8 * 1024**2
+
+
+class SampleFeed:
+    """One replica's. samples: of each of its micro-batches of a round, in the order of use; rounds follow without end.
+
+    arrived(bytes): called when a call's samples are there.
+    """
+
+    def __init__(
+        self,
+        queue: EventQueue,
+        network: Network,
+        *,
+        stream: Stream,
+        samples: Sequence[int],
+        sample_bytes: int,
+        arrived: Callable[[int], None],
+    ) -> None:
+        self._queue = queue
+        self._network = network
+        self._stream = stream
+        self._samples = tuple(samples)
+        self._sample_bytes = sample_bytes
+        self._arrived = arrived
+        self._fetched = 0  # micro-batches, from the beginning
+        self._taken = 0
+        self._is_reading = False
+        largest = max(self._samples) * sample_bytes
+        self._most_ready = min(AHEAD, AHEAD_BYTES // largest)
+        self._most_samples = max(1, CALL_BYTES // sample_bytes)
+        self.read_ahead()
+
+    def take(self) -> bool:
+        """Takes the next micro-batch's samples; False where they are not there yet."""
+        if self._taken == self._fetched:
+            return False
+        self._taken += 1
+        self.read_ahead()
+        return True
+
+    def read_ahead(self) -> None:
+        ready = self._fetched - self._taken
+        if self._is_reading or (ready and ready > self._most_ready // 2):
+            return
+        self._is_reading = True
+        room = max(1, self._most_ready - ready)
+        count, samples = 0, 0
+        while count < room:
+            following = self._samples[(self._fetched + count) % len(self._samples)]
+            if count and samples + following > self._most_samples:
+                break
+            count, samples = count + 1, samples + following
+        size = samples * self._sample_bytes
+        transfer = Transfer(size, self._here, (count, size), label=("samples", count))
+        # The request takes a latency to the source.
+        self._queue.at(self._queue.now + self._stream.latency, self._serve, transfer)
+
+    def _serve(self, transfer: Transfer) -> None:
+        self._network.send(self._stream, transfer)
+
+    def _here(self, brought: tuple[int, int]) -> None:
+        count, size = brought
+        self._is_reading = False
+        self._fetched += count
+        self._arrived(size)
+        self.read_ahead()

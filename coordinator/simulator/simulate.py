@@ -1,0 +1,82 @@
+"""Simulate a plan: what a round of training takes when the pipeline has settled.
+
+first round   |== from idle devices, samples not yet fetched ==|
+second round                                                   |== this one counts ==|
+"""
+
+from __future__ import annotations
+
+import math
+
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+
+from .accounting import device_memory, device_uses, sent_bytes, timeline
+from .critical_path import critical_path
+from .engine import Engine, Log
+from .simulation import Simulation
+
+
+def round_seconds(instance: PlanningInstance, plan: Plan) -> float:
+    """Seconds of a round; the quick way, for ranking plans.
+
+    Raises EdgeswarmError(PLAN_INVALID) where the plan is not one for the instance.
+    """
+    instance.validate_plan(plan)
+    engine = Engine(instance, plan)
+    engine.run(0)
+    return _round_seconds(engine, instance)
+
+
+def simulate(instance: PlanningInstance, plan: Plan, *, timeline: bool = False) -> Simulation:
+    """All that simulated rounds tell. timeline: the last one's events and memory over time too.
+
+    The same instance and plan give the same result. Raises EdgeswarmError(PLAN_INVALID) as `round_seconds` does.
+    """
+    instance.validate_plan(plan)
+    log = Log()
+    engine = Engine(instance, plan, log=log)
+    engine.run(0)
+    seconds = _round_seconds(engine, instance)
+    engine.run(engine.rounds - 1)
+    return _told(instance, plan, engine, log, seconds, with_timeline=timeline)
+
+
+def _round_seconds(engine: Engine, instance: PlanningInstance) -> float:
+    """Goes on from the end of the first round where later ones may be others."""
+    if engine.repeats():
+        return engine.end_of(0)
+    last = engine.rounds - 1
+    engine.run(last)
+    seconds = (engine.end_of(last) - engine.end_of(engine.warm_up - 1)) / (engine.rounds - engine.warm_up)
+    # What was fetched ahead before these rounds may be used up in them; in the long run it is not.
+    return max(seconds, _source_seconds(engine, instance))
+
+
+def _source_seconds(engine: Engine, instance: PlanningInstance) -> float:
+    """What the samples of a round take the data source at the least."""
+    source = instance.data_source
+    if source is None:
+        return 0.0
+    sizes = [work.sample_bytes * sum(part.samples for part in work.parts if part) for work in engine.works]
+    rates = [source.bandwidth[work.device] for work in engine.works]
+    return max(sum(sizes) / source.egress, *(size / rate for size, rate in zip(sizes, rates, strict=True)))
+
+
+def _told(
+    instance: PlanningInstance, plan: Plan, engine: Engine, log: Log, seconds: float, *, with_timeline: bool
+) -> Simulation:
+    begin, end = engine.end_of(engine.warm_up - 1), engine.end_of(engine.rounds - 1)
+    last_begins = engine.end_of(engine.rounds - 2)
+    works = engine.works
+    return Simulation(
+        round_seconds=seconds,
+        samples_per_second=plan.mini_batch / seconds if seconds > 0 else math.inf,
+        devices=device_uses(log, works, begin=begin, end=end),
+        memory=device_memory(log, instance, plan, works, begin=last_begins, over_time=with_timeline),
+        sent_bytes=sent_bytes(works, group_sizes=[len(stage.shares) for stage in plan.stages]),
+        limits=critical_path(
+            log, works, begin=begin, latency_seconds=instance.network.latency_seconds, round_seconds=seconds
+        ),
+        events=timeline(log, works, begin=last_begins, round_number=engine.rounds - 1) if with_timeline else (),
+    )

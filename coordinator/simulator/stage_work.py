@@ -1,0 +1,167 @@
+"""What a plan gives each replica to do: seconds of its actions, frames and whom they go to, buckets of gradients.
+
+All of a round is worked out once, before time begins; replicas of one device class and share look up the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgeswarm.plan import Plan, Stage
+from edgeswarm.profile import Overheads, PlanningInstance
+from edgeswarm.samples import Interval, micro_batch_sizes, overlaps, split_micro_batch
+
+# As the worker cuts its gradients.
+BUCKET_BYTES = 1 << 20
+# Buckets that follow one another are simulated as one where there are more, so that large models cost no more than small ones.
+MOST_BUCKETS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One replica's part of a micro-batch of one size.
+
+    forward_seconds, backward_seconds: with the device's overhead for an action. upstream, downstream: with whom it
+    exchanges frames, as (index of the replica, samples).
+    """
+
+    samples: int
+    forward_seconds: float
+    backward_seconds: float
+    upstream: tuple[tuple[int, int], ...]
+    downstream: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients that are all-reduced together.
+
+    gradient_bytes: of the gradients. count: how many of the worker's buckets it stands for.
+    ready: by which part of a backward they are done, 0 to 1.
+    """
+
+    gradient_bytes: float
+    count: int
+    ready: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaWork:
+    """All that one replica does in a round.
+
+    device: its place in the instance. parts: by micro-batch, None where it has no samples. in_flight: K.
+    step_seconds: optimizer and the device's overhead of a round. sample_bytes: per sample from the data source.
+    input_bytes, output_bytes: per sample, at the cuts before and behind the stage.
+    """
+
+    name: str
+    device: int
+    stage: int
+    in_flight: int
+    parts: tuple[Part | None, ...]
+    overheads: Overheads
+    step_seconds: float
+    sample_bytes: int
+    input_bytes: int
+    output_bytes: int
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def micro_batches(self) -> list[int]:
+        """Those in which the replica has samples."""
+        return [index for index, part in enumerate(self.parts) if part is not None]
+
+
+def replica_works(instance: PlanningInstance, plan: Plan) -> list[ReplicaWork]:
+    """In the order of stages, and of replicas within them: the order of `Plan.devices`."""
+    least = max(layer.least_batch for layer in instance.model.layers)
+    sizes = micro_batch_sizes(plan.mini_batch, micro_batch=plan.micro_batch, least_batch=least)
+    number = {name: index for index, name in enumerate(plan.devices)}
+    intervals = {
+        size: [split_micro_batch(stage.shares, size, least_batch=least) for stage in plan.stages]
+        for size in dict.fromkeys(sizes)
+    }
+    works = []
+    for index, stage in enumerate(plan.stages):
+        for name in stage.shares:
+            by_size = {
+                size: _part(instance, plan, name, split=split, number=number) for size, split in intervals.items()
+            }
+            profile = instance.profile_of(name)
+            works.append(
+                ReplicaWork(
+                    name=name,
+                    device=instance.index_of[name],
+                    stage=index,
+                    in_flight=stage.in_flight,
+                    parts=tuple(by_size[size] for size in sizes),
+                    overheads=profile.overheads,
+                    step_seconds=profile.update(stage.first_layer, stage.end_layer) + profile.overheads.round_seconds,
+                    sample_bytes=_sample_bytes(instance, plan, index),
+                    input_bytes=int(instance.model.cut_bytes[stage.first_layer]),
+                    output_bytes=int(instance.model.cut_bytes[stage.end_layer]),
+                    buckets=_buckets(instance, stage, name) if stage.replicated else (),
+                )
+            )
+    return works
+
+
+def _part(
+    instance: PlanningInstance, plan: Plan, name: str, *, split: list[dict[str, Interval]], number: dict[str, int]
+) -> Part | None:
+    index = plan.stage_of(name)
+    stage = plan.stages[index]
+    mine = split[index][name]
+    if mine.size == 0:
+        return None
+    profile = instance.profile_of(name)
+    action = profile.overheads.action_seconds
+    before = split[index - 1] if index else {}
+    after = split[index + 1] if index + 1 < len(split) else {}
+    return Part(
+        mine.size,
+        profile.forward(mine.size, stage.first_layer, stage.end_layer) + action,
+        profile.backward(mine.size, stage.first_layer, stage.end_layer) + action,
+        tuple((number[peer], shared.size) for peer, shared in overlaps(mine, before)),
+        tuple((number[peer], shared.size) for peer, shared in overlaps(mine, after)),
+    )
+
+
+def _sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> int:
+    """Per sample, what a replica of the stage gets from the data source."""
+    source = instance.data_source
+    if source is None:
+        return 0
+    inputs = instance.model.input_bytes if stage == 0 else 0
+    return inputs + (source.label_bytes if stage == len(plan.stages) - 1 else 0)
+
+
+def _buckets(instance: PlanningInstance, stage: Stage, name: str) -> tuple[Bucket, ...]:
+    """In the order of the backward, the last layer first. A layer's gradients are done when its backward is."""
+    before = instance.model.gradient_bytes_before[stage.first_layer : stage.end_layer + 1].tolist()
+    total = before[-1] - before[0]
+    if total == 0:
+        return ()
+    least = total / MOST_BUCKETS
+    seconds = instance.profile_of(name).seconds_before(stage.shares[name])[1]
+    seconds = seconds[stage.first_layer : stage.end_layer + 1].tolist()
+    whole = seconds[-1] - seconds[0]
+
+    def bucket(first: int, end: int, count: int) -> Bucket:
+        ready = (seconds[-1] - seconds[first]) / whole if whole > 0 else 1.0
+        return Bucket(float(before[end] - before[first]), count, min(1.0, ready))
+
+    buckets: list[Bucket] = []
+    end = len(before) - 1  # the gathered buckets begin behind this layer
+    count, held = 0, 0
+    for layer in reversed(range(len(before) - 1)):
+        size = before[layer + 1] - before[layer]
+        # The worker closes a bucket before the parameter that would make it too large.
+        if size and (count == 0 or held + size > BUCKET_BYTES):
+            if count and before[end] - before[layer + 1] >= least:
+                buckets.append(bucket(layer + 1, end, count))
+                end, count = layer + 1, 0
+            count, held = count + 1, 0
+        held += size
+    buckets.append(bucket(0, end, count))
+    return tuple(buckets)

@@ -1,0 +1,190 @@
+"""Rounds whose timeline can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.profile import DataSource, Overheads
+from edgeswarm_coordinator.simulator.simulate import round_seconds, simulate
+from edgeswarm_coordinator.simulator.simulation import TimelineEvent
+
+from .plans import make_instance, make_plan
+
+
+def computed(events: tuple[TimelineEvent, ...], device: str) -> str:
+    """F0@0-1 B0@1-3: what a device computes."""
+    return " ".join(
+        f"{event.kind[0].upper()}{event.micro_batch}@{event.start_seconds:g}-{event.end_seconds:g}"
+        for event in events
+        if event.device == device and event.track == "compute" and event.end_seconds > event.start_seconds
+    )
+
+
+def test_one_device_computes_one_thing_after_another() -> None:
+    instance = make_instance([(1.0, 2.0), (1.0, 2.0)], update_seconds=(0.25, 0.25))
+    plan = make_plan((2, {"a": 2}, 1), micro_batches=2)
+    result = simulate(instance, plan, timeline=True)
+    assert result.round_seconds == 2 * (4 + 8) + 0.5
+    assert computed(result.events, "a") == "F0@0-4 B0@4-12 F1@12-16 B1@16-24 S-1@24-24.5"
+    assert result.samples_per_second == 4 / 24.5
+    assert result.devices["a"].busy == 1.0
+    assert [(limit.kind, limit.fraction) for limit in result.limits] == [("stage", 1.0)]
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("micro_batches", [1, 4, 9])
+def test_equal_stages_have_the_bubble_of_the_book(stages: int, micro_batches: int) -> None:
+    """(M + P - 1) (f + b), with links that take no time."""
+    instance = make_instance([(1.0, 2.0)] * stages, devices=stages, mini_batch=micro_batches)
+    names = instance.device_names
+    plan = make_plan(
+        *((1, {names[place]: 1}, 2 * (stages - place) - 1) for place in range(stages)), micro_batches=micro_batches
+    )
+    assert round_seconds(instance, plan) == pytest.approx((micro_batches + stages - 1) * 3.0)
+
+
+def test_the_schedule_of_two_stages() -> None:
+    """A link of 1 s for each frame: f = 1, b = 2.
+
+    a        F0 F1 F2 .  .  .  B0 B0 F3 B1 B1 ...
+    a to b      -0 -1 -2
+    b        .  .  F0 B0 B0 F1 B1 B1 F2 ...
+    b to a                  -0       -1
+    """
+    instance = make_instance([(1.0, 2.0)] * 2, devices=2, bandwidth=10.0, cut_bytes=10)
+    plan = make_plan((1, {"a": 1}, 3), (1, {"b": 1}, 1), micro_batches=4)
+    result = simulate(instance, plan, timeline=True)
+    assert computed(result.events, "a") == "F0@0-1 F1@1-2 F2@2-3 B0@6-8 F3@8-9 B1@9-11 B2@12-14 B3@15-17"
+    assert computed(result.events, "b") == "F0@2-3 B0@3-5 F1@5-6 B1@6-8 F2@8-9 B2@9-11 F3@11-12 B3@12-14"
+    sent = [event for event in result.events if event.track == "egress" and event.device == "a"]
+    assert [(event.start_seconds, event.end_seconds) for event in sent] == [(1, 2), (2, 3), (3, 4), (9, 10)]
+    assert result.round_seconds == 17
+    assert result.sent_bytes == {"a": 40, "b": 40}
+
+
+def test_a_slow_link_sets_the_pace() -> None:
+    """Each frame takes 10 s each way; frames of one direction follow one another without a gap while K allows it."""
+    instance = make_instance([(1.0, 1.0)] * 2, devices=2, mini_batch=8, bandwidth=1.0, cut_bytes=10)
+    plan = make_plan((1, {"a": 1}, 8), (1, {"b": 1}, 1), micro_batches=8)
+    result = simulate(instance, plan)
+    # The first forward; eight frames; the last one's forward and backward, its gradient's way, and its backward.
+    assert result.round_seconds == 1 + 80 + 2 + 10 + 1
+    assert result.limits[0].text == "the link from stage 0 to stage 1"
+    # From 8 s on, when the last forward is computed, to 81 s.
+    assert result.limits[0].seconds == pytest.approx(73)
+
+
+def test_the_latency_comes_after_the_last_byte() -> None:
+    instance = make_instance([(1.0, 1.0)] * 2, devices=2, mini_batch=1, bandwidth=10.0, cut_bytes=10, latency=0.25)
+    plan = make_plan((1, {"a": 1}, 1), (1, {"b": 1}, 1), micro_batches=1)
+    assert round_seconds(instance, plan) == 1 + 1.25 + 2 + 1.25 + 1
+
+
+def test_two_receivers_share_an_egress() -> None:
+    """a's card sends to b and c at once, each at half the speed; the gradients come back by two egresses into one ingress."""
+    instance = make_instance([(1.0, 1.0)] * 2, devices=3, mini_batch=2, bandwidth=10.0, cut_bytes=10)
+    plan = make_plan((1, {"a": 2}, 1), (1, {"b": 1, "c": 1}, 1), micro_batches=1)
+    assert round_seconds(instance, plan) == 2 + 2 + 1 + 1 + 2 + 2
+
+
+def test_the_all_reduce_overlaps_the_last_backward() -> None:
+    """Two layers of 2 MiB; the gradients of the last are done in the middle of the backward.
+
+    a, b     F F B1 B1 B0 B0 .  .  .
+    network              1  1  1  1  0 0 0 0       1 MiB/s: 2 s for each bucket at 1 MiB/s
+    """
+    mebibyte = 1 << 20
+    instance = make_instance(
+        [(1.0, 2.0)] * 2, devices=2, mini_batch=2, bandwidth=float(mebibyte), gradient_bytes=2 * mebibyte
+    )
+    plan = make_plan((2, {"a": 1, "b": 1}, 1), micro_batches=1)
+    result = simulate(instance, plan, timeline=True)
+    assert result.round_seconds == 2 + 2 + 2 + 2
+    assert result.devices["a"].all_reduce == pytest.approx(2 / 8)
+    assert result.sent_bytes == {"a": 4 * mebibyte, "b": 4 * mebibyte}
+    assert {limit.kind: limit.seconds for limit in result.limits} == {"stage": 6, "all-reduce": 2}
+
+
+def test_a_ring_of_three() -> None:
+    """Each replica sends 4/3 of the buffer, in four steps, each with a latency; the statistics' four steps come behind."""
+    instance = make_instance([(1.0, 2.0)], devices=3, mini_batch=3, bandwidth=10.0, gradient_bytes=30, latency=0.5)
+    plan = make_plan((1, {"a": 1, "b": 1, "c": 1}, 1), micro_batches=1)
+    assert round_seconds(instance, plan) == 1 + 2 + 4 * (1 + 0.5) + 4 * 0.5
+
+
+def test_a_frame_goes_before_an_all_reduce() -> None:
+    """The last stage's all-reduce waits while its last gradients go upstream.
+
+    Stage 1 (b, c) ends its backward at 4; from then on each sends 10 bytes upstream and 20 bytes to the other. The
+    frames share a's ingress, 2 s for both; only then the all-reduce begins, whose 2 s end after a's backward.
+    """
+    instance = make_instance([(1.0, 1.0)] * 2, devices=3, mini_batch=2, bandwidth=10.0, cut_bytes=10, gradient_bytes=20)
+    plan = make_plan((1, {"a": 2}, 1), (1, {"b": 1, "c": 1}, 1), micro_batches=1)
+    events = simulate(instance, plan, timeline=True).events
+    reduced = [event for event in events if event.kind == "all-reduce" and event.track == "egress" and event.size_bytes]
+    assert [(event.start_seconds, event.end_seconds) for event in reduced] == [(8, 10), (8, 10)]
+
+
+def test_samples_come_from_the_data_source_ahead_of_need() -> None:
+    """A source with twice the speed that is needed costs nothing; one with half of it sets the pace."""
+    plan = make_plan((1, {"a": 1}, 1), micro_batches=8)
+
+    def seconds(source_bandwidth: float) -> float:
+        source = DataSource((source_bandwidth,), source_bandwidth)
+        instance = make_instance([(0.5, 0.5)], mini_batch=8, input_bytes=100, data_source=source)
+        return round_seconds(instance, plan)
+
+    assert seconds(200.0) == pytest.approx(8.0)
+    assert seconds(50.0) == pytest.approx(16.0)
+
+
+def test_labels_go_to_the_last_stage() -> None:
+    source = DataSource((1e9, 10.0), 1e9, label_bytes=30)
+    instance = make_instance([(0.5, 0.5)] * 2, devices=2, mini_batch=8, data_source=source)
+    plan = make_plan((1, {"a": 1}, 3), (1, {"b": 1}, 1), micro_batches=8)
+    result = simulate(instance, plan)
+    assert result.round_seconds == pytest.approx(24.0)
+    assert result.limits[0].text == "the samples from the data source to stage 1"
+
+
+def test_what_a_device_spends_beside_the_layers() -> None:
+    """An action costs 0.1; a frame 0.2 and 0.01 a byte, on the sender's and the receiver's processor; a round 0.5."""
+    overheads = Overheads(action_seconds=0.1, frame_seconds=0.2, byte_seconds=0.01, round_seconds=0.5)
+    instance = make_instance([(1.0, 2.0)] * 2, devices=2, mini_batch=2, cut_bytes=10, overheads=overheads)
+    plan = make_plan((1, {"a": 1}, 2), (1, {"b": 1}, 1), micro_batches=2)
+    result = simulate(instance, plan, timeline=True)
+    # a pays for its first frame in its second forward; b, idle when the frames come at once, for one of them still.
+    forward = [event for event in result.events if event.kind == "forward" and event.track == "compute"]
+    assert [event.end_seconds - event.start_seconds for event in forward if event.device == "a"] == pytest.approx(
+        [1.1, 1.1 + 0.3]
+    )
+    step = next(event for event in result.events if event.kind == "step" and event.device == "a")
+    assert step.end_seconds - step.start_seconds == pytest.approx(0.5)
+
+
+def test_a_later_stage_may_still_reduce_when_the_first_goes_on() -> None:
+    """Stage 0 is over at 8; stage 1's all-reduce takes until 34, then its next round begins with what has come by then.
+
+    From then on stage 1 is the clock: a forward and a backward of 2 s and 30 s for the all-reduce.
+    """
+    instance = make_instance([(1.0, 1.0)] * 2, devices=3, mini_batch=2, bandwidth=10.0, gradient_bytes=300)
+    plan = make_plan((1, {"a": 2}, 3), (1, {"b": 1, "c": 1}, 1), micro_batches=1)
+    assert round_seconds(instance, plan) == pytest.approx(32.0)
+
+
+def test_memory_holds_what_is_in_flight() -> None:
+    instance = make_instance([(1.0, 2.0)] * 2, devices=2, saved_bytes=100, gradient_bytes=7)
+    plan = make_plan((1, {"a": 1}, 3), (1, {"b": 1}, 1), micro_batches=4)
+    memory = simulate(instance, plan, timeline=True).memory
+    assert memory["a"].peak_bytes == 3 * 7 + 3 * 100
+    assert memory["b"].peak_bytes == 3 * 7 + 100
+    assert memory["b"].over_time[0] == (0.0, 21)
+    assert memory["b"].over_time[-1][1] == 21
+
+
+def test_a_plan_of_another_instance_is_refused() -> None:
+    instance = make_instance([(1.0, 2.0)] * 2)
+    with pytest.raises(EdgeswarmError) as caught:
+        simulate(instance, make_plan((2, {"z": 1}, 1), micro_batches=4))
+    assert caught.value.code is ErrorCode.PLAN_INVALID
