@@ -1,0 +1,153 @@
+"""edgeswarm's own planner: a program over sets of devices finds the shapes, the simulator picks and polishes.
+
+    all sets, orders, cuts, sizes       set_program.py      estimate by formula, everything at once
+      -> some dozens of whole plans     moves.py            samples shared exactly, memory kept
+      -> the best dozen                 pipeline_estimate   1F1B followed for all of them at once
+      -> the best few                   judge.py            simulated
+      -> the best, changed step by step local_search.py     simulated, until nothing helps or the budget is used
+
+Other planners' plans are among the finalists, so that none of theirs is better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from edgeswarm.plan import IdleDevice, Plan
+from edgeswarm.profile import PlanningInstance
+
+from ..assemble import backup_holders
+from ..cost_model import with_prediction
+from .candidate import Candidate, Outline, usual_in_flight
+from .cut_points import candidate_cuts
+from .group_costs import GroupCostTables
+from .grouping import make_units, transitions
+from .judge import Judge, candidate_of, make_bare_plan
+from .local_search import LocalSearch
+from .moves import Moves
+from .pipeline_estimate import PipelineEstimator
+from .problem import SearchProblem
+from .sample_shares import SampleSharing
+from .set_program import SetProgram
+from .sizes import all_sizes, first_sizes
+
+NAME = "edgeswarm"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to look at. budget: see Judge. sketches: of the set program, made into whole plans. finalists: simulated.
+
+    climbs: finalists that the local search starts from.
+    """
+
+    budget: float = 60_000.0
+    sketches: int = 60
+    finalists: int = 8
+    climbs: int = 3
+
+
+def plan_by_search(
+    instance: PlanningInstance,
+    *,
+    micro_batch: int | None = None,
+    seeds: Sequence[Plan] = (),
+    effort: Effort | None = None,
+) -> Plan | None:
+    """The best plan found; None where none fits memory. The prediction's round is the simulator's.
+
+    micro_batch: samples of a micro-batch, where that is given. seeds: plans that it must not be worse than.
+    The same instance and arguments give the same plan, in whatever order the instance lists its devices.
+    """
+    effort = effort or Effort()
+    problem = SearchProblem(instance)
+    sharing = SampleSharing(problem)
+    least = problem.least_batch
+    first = (micro_batch,) if micro_batch else first_sizes(problem.mini_batch, least_batch=least)
+    sizes = (micro_batch,) if micro_batch else all_sizes(problem.mini_batch, least_batch=least)
+    moves = Moves(problem, sharing, sizes)
+    estimator = PipelineEstimator(problem)
+    judge = Judge(problem, budget=effort.budget)
+    local = LocalSearch(moves, estimator, judge)
+
+    whole = [moves.realise(outline) for outline in _outlines(problem, first, effort.sketches)]
+    candidates = list(dict.fromkeys(candidate for candidate in whole if candidate is not None))
+    ranked = local.rank(candidates)
+    given = [candidate_of(problem, plan) for plan in seeds]
+    # Given plans are simulated whatever it costs, and so is the best of ours.
+    finalists = [*given, *ranked[: effort.finalists]]
+    simulated = [
+        (judge.seconds(candidate), place)
+        for place, candidate in enumerate(finalists)
+        if place <= len(given) or judge.affords(candidate)
+    ]
+    simulated = sorted(entry for entry in simulated if math.isfinite(entry[0]))
+    best: tuple[float, Candidate] | None = None
+    for seconds, place in simulated[: effort.climbs]:
+        candidate, after = local.climb(finalists[place])
+        assert after <= seconds, "a climb ended below where it began"
+        if best is None or after < best[0]:
+            best = (after, candidate)
+    return None if best is None else _finished(problem, instance, best[1], best[0])
+
+
+def _outlines(problem: SearchProblem, sizes: Sequence[int], most: int) -> list[Outline]:
+    """From the set program at every size: the best of all, and the best of each size; plus the plainest plans."""
+    kinds = make_units(problem)
+    count = transitions([len(kind.units) for kind in kinds])
+    cuts = candidate_cuts(problem.instance, 28 if count <= 300 else 20 if count <= 1300 else 14)
+    tables = GroupCostTables(problem, kinds, cuts)
+    program = SetProgram(tables)
+    sketches = []
+    for size in sizes:
+        micro_batches = -(-problem.mini_batch // size)
+        found = program.run(
+            tables.costs(size, _in_flight_options(problem, size, micro_batches)), micro_batches=micro_batches
+        )
+        sketches += [(sketch.seconds, number, -size, sketch.outline) for number, sketch in enumerate(found)]
+    sketches.sort(key=lambda sketch: sketch[:3])
+    kept = [outline for _, _, _, outline in sketches[:most]]
+    kept += [outline for _, number, _, outline in sketches if number < 3]
+    outlines = [_with_usual_in_flight(outline) for outline in kept] + kept
+    for size in sizes:
+        whole = (0, problem.layer_count)
+        outlines += [Outline(size, whole, ((device,),), (1,)) for device in _one_of_each_kind(problem)]
+        outlines.append(Outline(size, whole, (tuple(range(problem.device_count)),), (1,)))
+    return list(dict.fromkeys(outlines))
+
+
+def _in_flight_options(problem: SearchProblem, micro_batch: int, micro_batches: int) -> tuple[int, ...]:
+    """K that a stage may hold: one where memory holds anything, else some that differ in what they need."""
+    most = min(micro_batches, 2 * min(problem.device_count, problem.layer_count, 8) - 1)
+    loose = all(
+        problem.largest_share(device, 0, problem.layer_count, most) >= micro_batch
+        for device in range(problem.device_count)
+    )
+    if loose:
+        return (most,)
+    return tuple(sorted({1, min(2, most), min(3, most), min(5, most), most}))
+
+
+def _with_usual_in_flight(outline: Outline) -> Outline:
+    return replace(outline, in_flight=usual_in_flight(len(outline.groups)))
+
+
+def _one_of_each_kind(problem: SearchProblem) -> list[int]:
+    return [problem.kinds.index(kind) for kind in sorted(set(problem.kinds))]
+
+
+def _finished(problem: SearchProblem, instance: PlanningInstance, candidate: Candidate, seconds: float) -> Plan:
+    """With idle devices and why, backup holders, and the prediction."""
+    plan = make_bare_plan(problem, candidate, planner=NAME)
+    idle = [name for name in instance.device_names if name not in plan.devices]
+    plan = replace(
+        plan,
+        idle=tuple(IdleDevice(name, "the round is no faster with it") for name in idle),
+        backup=backup_holders(plan.stages),
+    )
+    plan = with_prediction(instance, plan)
+    assert plan.predicted is not None
+    rate = plan.mini_batch / seconds if seconds > 0 else math.inf
+    return replace(plan, predicted=replace(plan.predicted, round_seconds=seconds, samples_per_second=rate))
