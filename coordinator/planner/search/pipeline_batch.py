@@ -65,7 +65,8 @@ class _Run:
         self.forwards = np.zeros((rows, stages), dtype=np.int64)
         self.backwards = np.zeros((rows, stages), dtype=np.int64)
         self.free = np.zeros((rows, stages))
-        self.egress, self.ingress = np.zeros((rows, stages)), np.zeros((rows, stages))
+        self.egress = np.zeros((rows, stages))
+        self.downstream, self.upstream = np.zeros((rows, stages)), np.zeros((rows, stages))
         self.middle_end = np.zeros(rows)
 
     def seconds(self) -> FloatArray:
@@ -97,9 +98,8 @@ class _Run:
         is_last = stage == batch.last[row]
         self._gradient_arrives(row[is_last], stage[is_last], number[is_last], end[is_last])
         row, stage, number, end = (values[~is_last] for values in (row, stage, number, end))
-        arrival = self._transfer(
-            row, stage, stage + 1, end, batch.forward_out[row, stage], batch.forward_in[row, stage]
-        )
+        out, into = batch.forward_out[row, stage], batch.forward_in[row, stage]
+        arrival = self._transfer(self.downstream, row, stage, end, out, into)
         self.inputs[row, stage + 1, number] = arrival
         awaited = number == self.forwards[row, stage + 1]
         self.next_input[row[awaited], stage[awaited] + 1] = arrival[awaited]
@@ -117,9 +117,8 @@ class _Run:
         inner = stage > 0
         row, stage, number, end = (values[inner] for values in (row, stage, number, end))
         target = stage - 1
-        arrival = self._transfer(
-            row, stage, target, end, batch.backward_out[row, target], batch.backward_in[row, target]
-        )
+        out, into = batch.backward_out[row, target], batch.backward_in[row, target]
+        arrival = self._transfer(self.upstream, row, stage, end, out, into)
         self._gradient_arrives(row, target, number, arrival)
 
     def _gradient_arrives(self, row: IntArray, stage: IntArray, number: IntArray, when: FloatArray) -> None:
@@ -128,13 +127,24 @@ class _Run:
         self.next_gradient[row[awaited], stage[awaited]] = when[awaited]
 
     def _transfer(
-        self, row: IntArray, sender: IntArray, receiver: IntArray, ready: FloatArray, out: FloatArray, into: FloatArray
+        self,
+        stream: FloatArray,
+        row: IntArray,
+        sender: IntArray,
+        ready: FloatArray,
+        out: FloatArray,
+        into: FloatArray,
     ) -> FloatArray:
-        """When it is there, in each of the rows; it keeps both cards for as long as each of them needs."""
-        begin = np.maximum(ready, np.maximum(self.egress[row, sender], self.ingress[row, receiver]))
-        self.egress[row, sender] = begin + out
-        self.ingress[row, receiver] = begin + into
-        return np.asarray(begin + np.maximum(out, into) + self.batch.latency, dtype=np.float64)
+        """When it is there, in each of the rows. stream: until when each stage's transfers in this direction go on.
+
+        The sender's card does the work of both directions; the receivers' does as much by and large, so that it is
+        looked at for each direction by itself.
+        """
+        sent = np.maximum(ready, self.egress[row, sender]) + out
+        self.egress[row, sender] = sent
+        there = np.maximum(np.maximum(ready, stream[row, sender]) + np.maximum(out, into), sent)
+        stream[row, sender] = there
+        return np.asarray(there + self.batch.latency, dtype=np.float64)
 
 
 def _rows(
