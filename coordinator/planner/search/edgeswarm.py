@@ -38,15 +38,18 @@ NAME = "edgeswarm"
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to look at. budget: see Judge. sketches: of the set program, made into whole plans. finalists: simulated.
+    """How much to look at. budget: see Judge. sketches: of the set program, made into whole plans.
 
-    climbs: finalists that the local search starts from.
+    beam_width, beam_steps: see LocalSearch.beam. finalists: simulated. climbs: finalists that are climbed from.
     """
 
-    budget: float = 60_000.0
+    budget: float = 120_000.0
     sketches: int = 60
-    finalists: int = 8
+    beam_width: int = 4
+    beam_steps: int = 6
+    finalists: int = 6
     climbs: int = 3
+    patience: int = 8
 
 
 def plan_by_search(
@@ -70,14 +73,15 @@ def plan_by_search(
     moves = Moves(problem, sharing, sizes)
     estimator = PipelineEstimator(problem)
     judge = Judge(problem, budget=effort.budget)
-    local = LocalSearch(moves, estimator, judge)
+    local = LocalSearch(moves, estimator, judge, patience=effort.patience)
 
     whole = [moves.realise(outline) for outline in _outlines(problem, first, effort.sketches)]
-    candidates = list(dict.fromkeys(candidate for candidate in whole if candidate is not None))
-    ranked = local.rank(candidates)
+    local.beam(
+        [candidate for candidate in whole if candidate is not None], width=effort.beam_width, steps=effort.beam_steps
+    )
     given = [candidate_of(problem, plan) for plan in seeds]
     # Given plans are simulated whatever it costs, and so is the best of ours.
-    finalists = [*given, *ranked[: effort.finalists]]
+    finalists = [*given, *local.best(effort.finalists)]
     simulated = [
         (judge.seconds(candidate), place)
         for place, candidate in enumerate(finalists)

@@ -15,6 +15,7 @@ import numpy as np
 
 from edgeswarm.profile import FloatArray, IntArray
 
+from ..allocation import BoolArray
 from .grouping import UnitKind
 from .problem import BUCKET_BYTES, SearchProblem, all_reduce_steps
 from .sample_shares import carried_bytes
@@ -26,15 +27,17 @@ class GroupCosts:
 
     seconds[k]: forward and backward of a micro-batch with in_flight[k] of them held, or what the card takes if longer.
     backward: its part that goes backward. end: all-reduce and optimizer's step behind the last backward.
-    largest_share: [.., of in_flight] samples of the replica that takes most.
+    largest_share[k]: samples of the replica that takes most. worthwhile: [of in_flight, groups] whether this K is
+    possible, and lets a group do more than holding more micro-batches would.
     """
 
     micro_batch: int
     in_flight: tuple[int, ...]
-    seconds: tuple[FloatArray, ...]
+    seconds: FloatArray
     backward: FloatArray
     end: FloatArray
-    largest_share: tuple[FloatArray, ...]
+    largest_share: FloatArray
+    worthwhile: BoolArray
 
 
 class GroupCostTables:
@@ -76,27 +79,28 @@ class GroupCostTables:
         return rates
 
     def costs(self, micro_batch: int, in_flight: tuple[int, ...]) -> GroupCosts:
-        times = self._kind_times(micro_batch)
         count, kinds = len(self._firsts), len(self.kinds)
-        flat = times[:, 1:].reshape(kinds * micro_batch, count)
+        flat = self._kind_times(micro_batch)[:, 1:].reshape(kinds * micro_batch, count)
         order = np.argsort(flat, axis=0, kind="stable")
         marks = np.take_along_axis(flat, order, axis=0)
         done = np.stack([np.cumsum(order // micro_batch == kind, axis=0) for kind in range(kinds)])
-        seconds, shares = [], []
+        times, shares = [], []
         for held in in_flight:
             time, most = self._share(marks, done, micro_batch, self._largest(micro_batch, held))
-            seconds.append(self._spread(time))
-            shares.append(self._spread(most))
-        backward = self._backward_part(micro_batch)
-        time = np.where(np.isfinite(seconds[0][:, self._first_cut, self._end_cut]), 1.0, np.inf)
-        parts = backward * np.where(np.isfinite(time), seconds[0][:, self._first_cut, self._end_cut], 0.0)
+            times.append(time)
+            shares.append(most)
+        parts = self._backward_part(micro_batch) * np.where(np.isfinite(times[0]), times[0], 0.0)
+        worthwhile = np.array([np.isfinite(time).any(axis=1) for time in times])
+        for place in range(len(times) - 1):
+            worthwhile[place] &= (times[place] != times[place + 1]).any(axis=1)
         return GroupCosts(
             micro_batch,
             in_flight,
-            tuple(seconds),
+            np.array([self._spread(time) for time in times]),
             self._spread(parts, elsewhere=0.0),
             self._spread(self._end_seconds(parts), elsewhere=0.0),
-            tuple(shares),
+            np.array([self._spread(most) for most in shares]),
+            worthwhile,
         )
 
     def _kind_times(self, micro_batch: int) -> FloatArray:

@@ -45,7 +45,9 @@ class Judge:
             for sender, receiver in zip(candidate.stages, candidate.stages[1:], strict=False)
         )
         rounds = 1 if self.problem.instance.data_source is None else 2
-        return rounds * candidate.micro_batches(self.problem.mini_batch) * (2 * replicas + 3 * frames) + 40
+        shared = frames - len(candidate.stages) + 1  # streams on cards that others share, which cost more
+        actions = 2 * replicas + 3 * frames + 3 * shared
+        return rounds * candidate.micro_batches(self.problem.mini_batch) * actions + 40
 
     def plan(self, candidate: Candidate, *, planner: str) -> Plan:
         return make_bare_plan(self.problem, candidate, planner=planner)

@@ -1,9 +1,13 @@
-"""From a good plan to a better one: the estimate ranks all small changes, the simulator decides among the best of them."""
+"""From good plans to better ones by small changes: many steps by estimate alone, then some with the simulator.
+
+    beam     the best few of different shape -> all their neighbours, estimated at once -> the best few -> ...
+    climb    the best by simulation -> its neighbours in order of their estimates -> the first that simulates faster -> ...
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -17,29 +21,50 @@ _LEAST_GAIN = 1e-6
 
 
 class LocalSearch:
-    """Climbs from candidates of one problem.
+    """Searches around candidates of one problem.
 
-    width: changes that are simulated at a time, the best by estimate; patience: how many times as many before it gives up.
+    patience: neighbours that are simulated, the best by estimate first, before a climb gives up.
     """
 
-    def __init__(
-        self, moves: Moves, estimator: PipelineEstimator, judge: Judge, *, width: int = 6, patience: int = 3
-    ) -> None:
+    def __init__(self, moves: Moves, estimator: PipelineEstimator, judge: Judge, *, patience: int = 8) -> None:
         self.moves = moves
         self.estimator = estimator
         self.judge = judge
-        self.width = width
         self.patience = patience
-        self._tried: set[Candidate] = set()
+        self.estimates: dict[Candidate, float] = {}
+        self._refused: set[Candidate] = set()
+
+    def beam(self, starts: Iterable[Candidate], *, width: int, steps: int) -> None:
+        """Goes from the best of different shape to their neighbours, so many steps; `estimates` has all that was seen."""
+        self.estimate(list(starts))
+        opened: set[Candidate] = set()
+        for _ in range(steps):
+            if self.judge.budget <= 0:
+                return
+            front = [candidate for candidate in self.best(width) if candidate not in opened]
+            if not front:
+                return
+            opened.update(front)
+            self.estimate([neighbour for candidate in front for neighbour in self.moves.coarse(candidate)])
+
+    def best(self, count: int) -> list[Candidate]:
+        """The best by estimate of what was seen, one of each shape: of the same groups in the same order."""
+        found: dict[tuple[tuple[int, ...], ...], Candidate] = {}
+        for candidate in sorted(self.estimates, key=self.estimates.__getitem__):
+            if len(found) == count:
+                break
+            found.setdefault(self._shape(candidate), candidate)
+        return list(found.values())
 
     def climb(self, start: Candidate) -> tuple[Candidate, float]:
         """The best that small changes lead to, and its seconds; where nothing better is found or affordable, `start`."""
         best, seconds = start, self.judge.seconds(start)
         kinds: list[Callable[[Candidate], list[Candidate]]] = [self.moves.coarse, self.moves.fine]
-        while kinds:
-            found = self._step(best, seconds, kinds[0])
+        open_kinds = list(kinds)
+        while open_kinds:
+            found = self._step(best, seconds, open_kinds[0])
             if found is None:
-                kinds.pop(0)
+                open_kinds.pop(0)
             else:
                 best, seconds = found
         return best, seconds
@@ -47,31 +72,34 @@ class LocalSearch:
     def _step(
         self, current: Candidate, seconds: float, neighbours: Callable[[Candidate], list[Candidate]]
     ) -> tuple[Candidate, float] | None:
+        """The first faster neighbour, in the order of the estimates."""
         if self.judge.budget <= 0:
             return None
-        ranked = self.rank([candidate for candidate in neighbours(current) if candidate not in self._tried])
-        for begin in range(0, self.width * self.patience, self.width):
-            best: tuple[Candidate, float] | None = None
-            for candidate in ranked[begin : begin + self.width]:
-                if not self.judge.affords(candidate):
-                    continue
-                self._tried.add(candidate)
-                now = self.judge.seconds(candidate)
-                if now < seconds * (1 - _LEAST_GAIN) and (best is None or now < best[1]):
-                    best = (candidate, now)
-            if best is not None:
-                return best
+        tried = 0
+        for candidate in self.estimate([one for one in neighbours(current) if one not in self._refused]):
+            if not self.judge.affords(candidate):
+                continue
+            now = self.judge.seconds(candidate)
+            if now < seconds * (1 - _LEAST_GAIN):
+                return candidate, now
+            self._refused.add(candidate)
+            tried += 1
+            if tried == self.patience:
+                break
         return None
 
-    def rank(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The fastest by estimate first; the work of estimating is taken from the budget."""
-        if not candidates:
-            return []
-        longest = max(
-            len(candidate.stages) * min(20, candidate.micro_batches(self.judge.problem.mini_batch))
-            for candidate in candidates
-        )
-        self.judge.budget -= 40 * longest + 20 * len(candidates)
-        estimates = self.estimator.estimate(candidates)
-        order = np.argsort(estimates, kind="stable")
-        return [candidates[place] for place in order if math.isfinite(estimates[place])]
+    def estimate(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """These, the fastest by estimate first; the work of estimating new ones is taken from the budget."""
+        candidates = list(dict.fromkeys(candidates))
+        new = [candidate for candidate in candidates if candidate not in self.estimates]
+        if new:
+            rounds = [min(20, candidate.micro_batches(self.judge.problem.mini_batch)) for candidate in new]
+            longest = max(len(candidate.stages) * count for candidate, count in zip(new, rounds, strict=True))
+            self.judge.budget -= 24 * longest + 12 * len(new)
+            self.estimates.update(zip(new, self.estimator.estimate(new).tolist(), strict=True))
+        order = np.argsort([self.estimates[candidate] for candidate in candidates], kind="stable")
+        return [candidates[place] for place in order if math.isfinite(self.estimates[candidates[place]])]
+
+    def _shape(self, candidate: Candidate) -> tuple[tuple[int, ...], ...]:
+        kinds = self.judge.problem.kinds
+        return tuple(tuple(kinds[device] for device in stage.devices) for stage in candidate.stages)

@@ -114,9 +114,9 @@ class SetProgram:
             places = np.broadcast_to(np.array([[index], [last], [0], [place]]), (4, rows))
             parts.append((execution[:, None], end[:, None], seconds[:, None], share[:, None], places[:, :, None]))
         heads, tails = heads[tails > 0], tails[tails > 0]
-        if len(heads):
-            for place in range(len(costs.in_flight)):
-                parts.append(self._joined(states, costs, micro_batches, heads, tails, rows, place))
+        held, which = np.nonzero(costs.worthwhile[:, heads])
+        if len(which):
+            parts.append(self._joined(states, costs, micro_batches, heads[which], tails[which], rows, held))
         execution, extra, way, share = (np.concatenate([part[which] for part in parts], axis=1) for which in range(4))
         places = np.concatenate([part[4] for part in parts], axis=2)
         every = np.arange(rows)
@@ -138,23 +138,24 @@ class SetProgram:
         heads: IntArray,
         tails: IntArray,
         rows: int,
-        place: int,
+        held: IntArray,
     ) -> tuple[FloatArray, ...]:
-        """Each head [heads] over cuts i to j [rows, cuts] before each kept tail [KEPT] from j on.
+        """Each head [heads] over cuts i to j [rows, cuts] before each kept tail [KEPT] from j on. held: which K [heads].
 
         Of the heads and tails the best is chosen at once, so that arrays [rows, KEPT * cuts] come back: V, R, way, share
         and the places of _States.
         """
         cuts = len(self.tables.cuts)
-        seconds = costs.seconds[place][heads, None, :rows, :]
+        seconds = costs.seconds[held, heads, None, :rows, :]
         backward = costs.backward[heads, None, :rows, :]
-        share = costs.largest_share[place][heads, None, :rows, :]
+        share = costs.largest_share[held, heads, None, :rows, :]
         end = costs.end[heads, None, :rows, :]
         forward_link, backward_link = self._link(states, costs.micro_batch, share, heads, tails)
         link = forward_link + backward_link
         tail_way = states.way[tails][:, :, None, :]
         way = seconds + link + tail_way
-        period = np.maximum(seconds, way / costs.in_flight[place])
+        in_flight = np.array(costs.in_flight, dtype=np.float64)[held]
+        period = np.maximum(seconds, way / in_flight[:, None, None, None])
         carried = seconds + link + (micro_batches - 1) * np.maximum(forward_link, backward_link) + tail_way
         execution = np.maximum(
             np.maximum(micro_batches * period, carried), seconds + link + states.execution[tails][:, :, None, :]
@@ -176,7 +177,7 @@ class SetProgram:
                 np.moveaxis(heads[best[0]], 0, 1).reshape(shape),
                 np.broadcast_to(np.tile(np.arange(cuts), KEPT), shape),
                 np.broadcast_to(np.repeat(np.arange(KEPT), cuts), shape),
-                np.full(shape, place),
+                np.moveaxis(held[best[0]], 0, 1).reshape(shape),
             ]
         )
         return chosen(execution), chosen(extra), chosen(way), chosen(share), places
