@@ -68,6 +68,7 @@ WITHOUT_INPUT_OR_OUTPUT = (
     "edgeswarm.schedule.*",
     "edgeswarm_agent.reservation",
     "edgeswarm_coordinator.planner.*",
+    "edgeswarm_coordinator.simulator.*",
     "edgeswarm_coordinator.deployment",
     "edgeswarm_coordinator.evaluations",
     "edgeswarm_coordinator.job_state",

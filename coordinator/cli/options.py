@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from ..run_store import RunStore
 
 # The names in the planner's registry; written down here since importing that takes numpy. A test compares them.
-PLANNERS = ("asteroid", "data-parallel", "pipeline", "single")
+PLANNERS = (
+    "asteroid",
+    "data-parallel",
+    "pipeline",
+    "single",
+    "gpipe",
+    "pipedream",
+    "dapple",
+    "exhaustive",
+)
 DEFAULT_PLANNER = PLANNERS[0]
 
 Command = TypeVar("Command", bound=Callable[..., Any])

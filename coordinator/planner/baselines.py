@@ -1,4 +1,4 @@
-"""Plain plans to compare with: everything on one device, data parallelism, a pipeline without replication.
+"""Plain plans to compare with: everything on one device, a pipeline without replication.
 
 They use the same cost model and the same search as Asteroid's planner, with less freedom.
 """
@@ -8,11 +8,6 @@ from __future__ import annotations
 from edgeswarm.profile import PlanningInstance
 
 from .asteroid import FoundPipeline, memory_order, search
-
-
-def data_parallel(instance: PlanningInstance, micro_batch: int, slowest_round: float) -> FoundPipeline | None:
-    """One stage over all devices, the samples shared by speed under memory; one that cannot hold the model idles."""
-    return search(instance, micro_batch=micro_batch, slowest_round=slowest_round, most_stages=1)
 
 
 def longest_pipeline(

@@ -12,11 +12,17 @@ from edgeswarm.profile import PlanningInstance
 
 from .assemble import assemble_plan
 from .asteroid import FoundPipeline, memory_order, search
-from .baselines import data_parallel, longest_pipeline, single
+from .baselines import longest_pipeline, single
+from .comparison.dapple import dapple, dapple_shortage
+from .comparison.eddl import data_parallel
+from .comparison.exhaustive import exhaustive
+from .comparison.gpipe import gpipe_by_size, gpipe_by_time, gpipe_shortage
+from .comparison.pipedream import pipedream, pipedream_shortage
 from .micro_batches import micro_batch_sizes
 from .shortage import Shortage, no_plan_fits, one_stage_shortage, pipeline_shortage
 
 Search = Callable[[PlanningInstance, int, float], FoundPipeline | None]
+WholeSearch = Callable[[PlanningInstance, tuple[int, ...]], Plan | None]
 
 # A smaller micro-batch has to be this much faster: each one costs frames and calls that no profile shows.
 WORTH_A_SMALLER_MICRO_BATCH = 1.01
@@ -29,15 +35,19 @@ FEWER_IN_FLIGHT = (3, 2, 1)
 class Planner:
     """One way to plan.
 
-    searches: tried in order until one finds something at any micro-batch size. left_out: why it leaves a device idle.
-    one_stage: it never cuts the model. use_most_devices: of micro-batch sizes the one that keeps most devices busy, and
+    searches: tried in order until one finds something at any micro-batch size. whole: in their place, one that chooses
+    among the micro-batch sizes itself. left_out: why it leaves a device idle. one_stage: it never cuts the model.
+    shortage: what devices lack, given the smallest micro-batch, for the plan that it would like to make; None for the
+    pipeline that lacks least. use_most_devices: of micro-batch sizes the one that keeps most devices busy, and
     only then the fastest; else data parallelism would choose micro-batches so small that one device takes them all.
     """
 
     name: str
     summary: str
-    searches: tuple[Search, ...]
+    searches: tuple[Search, ...] = ()
+    whole: WholeSearch | None = None
     left_out: str = "not used by this planner"
+    shortage: Callable[[PlanningInstance, int], tuple[Shortage, ...]] | None = None
     one_stage: bool = False
     use_most_devices: bool = False
 
@@ -67,7 +77,7 @@ PLANNERS: dict[str, Planner] = {
         ),
         Planner(
             "data-parallel",
-            "every device holds the whole model and takes some of the samples",
+            "every device holds the whole model and takes samples by its speed (EDDL)",
             (data_parallel,),
             one_stage=True,
             use_most_devices=True,
@@ -85,6 +95,30 @@ PLANNERS: dict[str, Planner] = {
             left_out="this planner uses one device",
             one_stage=True,
         ),
+        Planner(
+            "gpipe",
+            "one device for each stage, stages of equal cost (GPipe)",
+            (gpipe_by_time, gpipe_by_size),
+            left_out="the model has fewer layers than there are devices",
+            shortage=gpipe_shortage,
+        ),
+        Planner(
+            "pipedream",
+            "PipeDream's optimizer, for equal devices",
+            (pipedream,),
+            shortage=pipedream_shortage,
+        ),
+        Planner(
+            "dapple",
+            "DAPPLE's planner, for equal devices",
+            (dapple,),
+            shortage=dapple_shortage,
+        ),
+        Planner(
+            "exhaustive",
+            "the fastest plan there is, for small models and few devices",
+            whole=exhaustive,
+        ),
     )
 }
 
@@ -100,6 +134,10 @@ def make_plan(instance: PlanningInstance, planner: str = "asteroid", micro_batch
     chosen = PLANNERS[planner]
     least = max(layer.least_batch for layer in instance.model.layers)
     sizes = sizes_to_try(instance.training.mini_batch, micro_batch, least_batch=least)
+    if chosen.whole is not None:
+        whole = chosen.whole(instance, sizes)
+        if whole is not None:
+            return whole
     for attempt in chosen.searches:
         plan = _best_plan(instance, chosen, attempt, sizes)
         if plan is not None:
@@ -158,6 +196,8 @@ def sizes_to_try(mini_batch: int, micro_batch: int | None, *, least_batch: int) 
 
 
 def _shortages(instance: PlanningInstance, planner: Planner, samples: int) -> tuple[Shortage, ...]:
+    if planner.shortage is not None:
+        return planner.shortage(instance, samples)
     if planner.one_stage:
         return one_stage_shortage(instance, samples=samples)
     return pipeline_shortage(instance, memory_order(instance), samples=samples, most_in_flight=min(FEWER_IN_FLIGHT))

@@ -160,6 +160,13 @@ class Engine:
         """Seconds at which the last replica ended the round."""
         return max(replica.ends[round_number] for replica in self._replicas)
 
+    def longest_period(self, first: int, last: int) -> float:
+        """Seconds from the end of one round to the end of the next, on average from round first to last: the slowest replica's.
+
+        Stages may still drift apart when these rounds are counted: in the long run all take what the slowest takes.
+        """
+        return max((replica.ends[last] - replica.ends[first]) / (last - first) for replica in self._replicas)
+
     def repeats(self) -> bool:
         """Whether the second round is the first one again, known at the end of the first.
 

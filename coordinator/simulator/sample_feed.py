@@ -68,7 +68,7 @@ class SampleFeed:
                 break
             count, samples = count + 1, samples + following
         size = samples * self._sample_bytes
-        transfer = Transfer(size, self._here, (count, size), label=("samples", count))
+        transfer = Transfer(size, self._here, (count, size), label=("samples", count, -1))
         # The request takes a latency to the source.
         self._queue.at(self._queue.now + self._stream.latency, self._serve, transfer)
 

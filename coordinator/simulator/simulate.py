@@ -48,7 +48,7 @@ def _round_seconds(engine: Engine, instance: PlanningInstance) -> float:
         return engine.end_of(0)
     last = engine.rounds - 1
     engine.run(last)
-    seconds = (engine.end_of(last) - engine.end_of(engine.warm_up - 1)) / (engine.rounds - engine.warm_up)
+    seconds = engine.longest_period(engine.warm_up - 1, last)
     # What was fetched ahead before these rounds may be used up in them; in the long run it is not.
     return max(seconds, _source_seconds(engine, instance))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -79,7 +78,7 @@ def make_plan(
 
 
 @st.composite
-def planned(draw: st.DrawFn, *, most_devices: int = 5) -> tuple[PlanningInstance, Plan]:
+def planned(draw: st.DrawFn, *, most_devices: int = 5, most_in_flight: int = 4) -> tuple[PlanningInstance, Plan]:
     """A random instance with a random plan for it, most of them bad ones."""
     device_count = draw(st.integers(1, most_devices))
     layer_count = draw(st.integers(1, 6))
@@ -98,8 +97,10 @@ def planned(draw: st.DrawFn, *, most_devices: int = 5) -> tuple[PlanningInstance
         source = DataSource(tuple(draw(speeds) for _ in names), draw(speeds), draw(st.integers(0, 20)))
     micro_batch, micro_batches = draw(st.integers(1, 6)), draw(st.integers(1, 6))
     last = draw(st.integers(1, micro_batch - 1)) if micro_batch > 1 and draw(st.booleans()) else None
-    plan = _plan(draw, names, layer_count, micro_batch=micro_batch, micro_batches=micro_batches)
-    plan = replace(plan, last_micro_batch=last)
+    stages = _stages(draw, names, layer_count, micro_batch=micro_batch, most_in_flight=most_in_flight)
+    plan = Plan(
+        planner="random", micro_batch=micro_batch, micro_batches=micro_batches, last_micro_batch=last, stages=stages
+    )
     instance = PlanningInstance(
         model=ModelCosts(draw(bytes_), layers),
         profiles=profiles,
@@ -121,7 +122,9 @@ def _profile(draw: st.DrawFn, layer_count: int, *, overheads: Overheads) -> Devi
     return DeviceProfile((1, 4), rows, twice, update, overheads)
 
 
-def _plan(draw: st.DrawFn, names: Sequence[str], layer_count: int, *, micro_batch: int, micro_batches: int) -> Plan:
+def _stages(
+    draw: st.DrawFn, names: Sequence[str], layer_count: int, *, micro_batch: int, most_in_flight: int
+) -> tuple[Stage, ...]:
     free = list(draw(st.permutations(names)))
     stage_count = draw(st.integers(1, min(layer_count, len(free))))
     cuts = sorted(draw(st.permutations(range(1, layer_count)))[: stage_count - 1])
@@ -134,5 +137,5 @@ def _plan(draw: st.DrawFn, names: Sequence[str], layer_count: int, *, micro_batc
         shares = dict.fromkeys(group, 1)
         for _ in range(micro_batch - size):
             shares[draw(st.sampled_from(group))] += 1
-        stages.append(Stage(bounds[index], bounds[index + 1], shares, draw(st.integers(1, 4))))
-    return Plan(planner="random", micro_batch=micro_batch, micro_batches=micro_batches, stages=tuple(stages))
+        stages.append(Stage(bounds[index], bounds[index + 1], shares, draw(st.integers(1, most_in_flight))))
+    return tuple(stages)

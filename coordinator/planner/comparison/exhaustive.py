@@ -1,0 +1,267 @@
+"""The true optimum for small instances: every plan there is, as far as it might be the fastest, with the simulator as judge.
+
+All devices or some of them, groups and their order, cut points, whole-sample shares, micro-batch sizes, and K of each
+stage. Plans are taken up in the order of their floors, the seconds that they can't beat (round_floor.py); when the next
+floor is no lower than the fastest round that was simulated, none of those left is faster:
+
+    floor   3.1  3.2  3.2 | 3.4  3.5  4.0 ...
+    round   4.0  3.3  3.8 |                      3.3 is the optimum
+
+K goes up to 3(P-p)-2, the stages and both directions of the links from a stage to the end: so many micro-batches keep the
+slowest of them busy; beyond that there is only all of a round's micro-batches. A stage never has more in flight than the
+one before it, and the last one never more than one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.plan import IdleDevice, Plan, Stage
+from edgeswarm.profile import IntArray, PlanningInstance
+
+from ...simulator.simulate import round_seconds
+from ..assemble import backup_holders
+from ..cost_model import held_bytes, with_prediction
+from .arrangements import Arrangement, arrangements
+from .round_floor import Grid, RoundFloor
+
+MOST_LAYERS = 8
+MOST_DEVICES = 4
+MOST_MINI_BATCH = 64
+
+Judge = Callable[[PlanningInstance, Plan], float]
+_LEFT_OUT = "every plan with it is slower, or fits no memory"
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """plan: None where none fits memory. seconds: of its round, by the judge. candidates: plans, K aside, that fit memory.
+
+    simulated: how many of them, with their K, were put to the judge.
+    """
+
+    plan: Plan | None
+    seconds: float
+    candidates: int
+    simulated: int
+
+
+def exhaustive(instance: PlanningInstance, micro_batches: Sequence[int]) -> Plan | None:
+    """The fastest plan with one of these micro-batch sizes; None where none fits memory.
+
+    Raises EdgeswarmError(PLAN_INVALID) for an instance with more than 8 layers, 4 devices or 64 samples in a mini-batch.
+    """
+    layers, devices = instance.model.layer_count, len(instance.devices)
+    if layers > MOST_LAYERS or devices > MOST_DEVICES or instance.training.mini_batch > MOST_MINI_BATCH:
+        raise EdgeswarmError(
+            ErrorCode.PLAN_INVALID,
+            f"The planner 'exhaustive' looks at every plan there is, for up to {MOST_LAYERS} layers, {MOST_DEVICES} devices "
+            f"and {MOST_MINI_BATCH} samples in a mini-batch; here are {layers}, {devices} and "
+            f"{instance.training.mini_batch}.",
+            "Choose another planner.",
+        )
+    return find_optimum(instance, micro_batches).plan
+
+
+def find_optimum(
+    instance: PlanningInstance, micro_batches: Sequence[int], *, judge: Judge = round_seconds, tolerance: float = 1e-6
+) -> Optimum:
+    """Search for the plan with the fewest seconds a round. tolerance: by which part it may be slower than the fastest."""
+    return _Search(instance, judge, tolerance).run(micro_batches)
+
+
+class _Search:
+    def __init__(self, instance: PlanningInstance, judge: Judge, tolerance: float) -> None:
+        self._instance = instance
+        self._judge = judge
+        self._floor = RoundFloor(instance)
+        self._grids: list[Grid] = []
+        self._most: dict[tuple[object, ...], int] = {}
+        self._names = instance.device_names
+        self._within = 1 - tolerance
+        self.best: Plan | None = None
+        self.seconds = math.inf
+        self.simulated = 0
+
+    def run(self, micro_batches: Sequence[int]) -> Optimum:
+        floors, grids, places = self._candidates(micro_batches)
+        for rank in np.argsort(floors, kind="stable"):
+            if floors[rank] >= self.seconds * self._within:
+                break
+            grid = self._grids[grids[rank]]
+            self._try(grid, [int(i) for i in np.unravel_index(places[rank], grid.shape)])
+        plan = None if self.best is None else self._finished(self.best)
+        return Optimum(plan, self.seconds, len(floors), self.simulated)
+
+    def _candidates(self, micro_batches: Sequence[int]) -> tuple[np.ndarray, IntArray, IntArray]:
+        """Of all plans that fit memory with one micro-batch in flight: their floors, grids, and places in these."""
+        floors, grids, places = [], [], []
+        every = list(arrangements(self._instance))
+        for micro_batch in micro_batches:
+            for arrangement in every:
+                grid = self._grid(arrangement, micro_batch)
+                if grid is None:
+                    continue
+                held = np.flatnonzero(self._fits(grid))
+                if len(held):
+                    floors.append(self._floor.floors(grid).reshape(-1)[held])
+                    grids.append(np.full(len(held), len(self._grids)))
+                    places.append(held)
+                    self._grids.append(grid)
+        if not floors:
+            return np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        return np.concatenate(floors), np.concatenate(grids), np.concatenate(places)
+
+    def _grid(self, arrangement: Arrangement, micro_batch: int) -> Grid | None:
+        """All cut points and shares; None where a group has more devices than the micro-batch samples."""
+        if max(len(group) for group in arrangement) > micro_batch:
+            return None
+        layers, stages = self._instance.model.layer_count, len(arrangement)
+        inner = list(itertools.combinations(range(1, layers), stages - 1))
+        cuts = np.array([(0, *cut, layers) for cut in inner], dtype=np.int64)
+        shares = tuple(
+            np.array(list(compositions(micro_batch, len(group))), dtype=np.int64) for group in arrangement
+        )
+        return Grid(arrangement, micro_batch, cuts, shares)
+
+    def _fits(self, grid: Grid) -> np.ndarray:
+        """Over the grid, flat: whether every share is held with one micro-batch in flight, and none is below a least batch."""
+        fits = np.ones(grid.shape, dtype=bool)
+        for stage, group in enumerate(grid.arrangement):
+            allowed = np.ones((len(grid.cuts), len(grid.shares[stage])), dtype=bool)
+            for row, cut in enumerate(grid.cuts):
+                layers = (int(cut[stage]), int(cut[stage + 1]))
+                least = self._instance.model.least_batch(*layers)
+                for replica, place in enumerate(group):
+                    samples = grid.shares[stage][:, replica]
+                    most = self._most_samples(place, layers, grid.micro_batch)
+                    allowed[row] &= (samples <= most) & (samples >= least)
+            shape = [1] * len(grid.shape)
+            shape[0], shape[stage + 1] = allowed.shape
+            fits &= allowed.reshape(shape)
+        return fits.reshape(-1)
+
+    def _most_samples(self, place: int, layers: tuple[int, int], micro_batch: int) -> int:
+        key = ("samples", place, layers, micro_batch)
+        if key not in self._most:
+            self._most[key] = _largest(micro_batch, lambda samples: self._holds(place, layers, samples, 1))
+        return self._most[key]
+
+    def _most_in_flight(self, place: int, layers: tuple[int, int], samples: int, rounds: int) -> int:
+        key = ("in flight", place, layers, samples, rounds)
+        if key not in self._most:
+            self._most[key] = _largest(rounds, lambda in_flight: self._holds(place, layers, samples, in_flight))
+        return self._most[key]
+
+    def _holds(self, place: int, layers: tuple[int, int], samples: int, in_flight: int) -> bool:
+        device = self._instance.devices[place]
+        held = held_bytes(
+            self._instance,
+            first_layer=layers[0],
+            end_layer=layers[1],
+            samples=samples,
+            in_flight=in_flight,
+            base_bytes=device.base_bytes,
+        )
+        return held <= device.memory_bytes
+
+    def _try(self, grid: Grid, index: Sequence[int]) -> None:
+        """Puts the plan at a place of a grid to the judge, with every K that might be faster than the best so far."""
+        cut = grid.cuts[index[0]]
+        rounds = -(-self._instance.training.mini_batch // grid.micro_batch)
+        stages = len(grid.arrangement)
+        groups = []
+        most = []
+        for stage, group in enumerate(grid.arrangement):
+            layers = (int(cut[stage]), int(cut[stage + 1]))
+            shares = grid.shares[stage][index[stage + 1]].tolist()
+            groups.append((layers, {self._names[place]: share for place, share in zip(group, shares, strict=True)}))
+            held = [self._most_in_flight(place, layers, n, rounds) for place, n in zip(group, shares, strict=True)]
+            most.append(min(held))
+        options = [in_flight_options(stages - stage, rounds, most[stage]) for stage in range(stages)]
+        choices: list[tuple[float, tuple[int, ...]]] = []
+        floors = self._floor.in_flight_floors(grid.one(index), sorted(set().union(*options)))
+        for limits in falling(options):
+            floor = max(floors[stage][limit] for stage, limit in enumerate(limits))
+            choices.append((floor, tuple(-limit for limit in limits)))
+        heapq.heapify(choices)
+        while choices:
+            floor, limits = heapq.heappop(choices)
+            if floor >= self.seconds * self._within:
+                return
+            self._judge_plan(grid.micro_batch, groups, [-limit for limit in limits])
+
+    def _judge_plan(
+        self, micro_batch: int, groups: Sequence[tuple[tuple[int, int], dict[str, int]]], limits: Sequence[int]
+    ) -> None:
+        mini_batch = self._instance.training.mini_batch
+        plan = Plan(
+            planner="exhaustive",
+            micro_batch=micro_batch,
+            micro_batches=-(-mini_batch // micro_batch),
+            last_micro_batch=mini_batch % micro_batch or None,
+            stages=tuple(
+                Stage(*layers, shares, limit) for (layers, shares), limit in zip(groups, limits, strict=True)
+            ),
+        )
+        least = [layer.least_batch for layer in self._instance.model.layers]
+        if max(least) > 1 and plan.too_few_samples(mini_batch, least):
+            return
+        seconds = self._judge(self._instance, plan)
+        self.simulated += 1
+        if seconds < self.seconds:
+            self.best, self.seconds = plan, seconds
+
+    def _finished(self, plan: Plan) -> Plan:
+        idle = tuple(IdleDevice(name, _LEFT_OUT) for name in self._names if name not in plan.devices)
+        whole = Plan(
+            planner=plan.planner,
+            micro_batch=plan.micro_batch,
+            micro_batches=plan.micro_batches,
+            last_micro_batch=plan.last_micro_batch,
+            stages=plan.stages,
+            idle=idle,
+            backup=backup_holders(plan.stages),
+        )
+        return with_prediction(self._instance, whole)
+
+
+def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Every way to write `total` as a sum of so many whole numbers from 1 on, in order."""
+    for bars in itertools.combinations(range(1, total), parts - 1):
+        edges = (0, *bars, total)
+        yield tuple(edges[i + 1] - edges[i] for i in range(parts))
+
+
+def in_flight_options(stages_to_end: int, rounds: int, most: int) -> list[int]:
+    """The K worth a try for a stage with so many stages from it to the end, itself included; `most`: what memory holds."""
+    if stages_to_end == 1:
+        return [1]
+    enough = 3 * stages_to_end - 2
+    return [limit for limit in range(1, most + 1) if limit <= enough or limit == min(rounds, most)]
+
+
+def falling(options: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    """Every choice of one of each, none larger than the one before it.
+
+    A stage that can't hold as many as one behind it stands for it: what is left out is the same with the larger one cut.
+    """
+    for choice in itertools.product(*options):
+        if all(a >= b for a, b in itertools.pairwise(choice)):
+            yield choice
+
+
+def _largest(most: int, holds: Callable[[int], bool]) -> int:
+    """The largest of 1 to `most` that is held, 0 for none; what holds a number holds smaller ones."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low

@@ -1,0 +1,338 @@
+"""Seconds that no round of a plan can beat, for many plans at once: the exhaustive search prunes with it.
+
+All plans of one arrangement of devices at one micro-batch size form a grid: cut points times the shares of each group.
+A floor is the longest of paths that every round has in it, taken as if nothing else were under way:
+
+    way in            work of a round           way out
+    F ---> F ---> | F F F F B B B B | ---> B ---> B -> step       for each replica, link and card in between
+
+A micro-batch that ends the round has come in, gone on to the end, and come back; M of them pass every replica and link.
+Frames that the processor handles, what shares a card, the samples' way and a smaller last micro-batch only add to it.
+Where later stages end a round after the first stage has begun the next one, what they do then isn't counted: rounds
+overlap there, and the simulator counts rounds before the pipeline has quite settled. So only the first stage's all-reduce is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+
+from .arrangements import Arrangement
+
+# Rounding of sums in another order.
+SLACK = 1 - 1e-9
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Plans of one arrangement: every row of `cuts` [C, stages + 1] with every row of each of `shares` [N_p, replicas].
+
+    An array over the grid has the shape [C, N_0, N_1, ...].
+    """
+
+    arrangement: Arrangement
+    micro_batch: int
+    cuts: IntArray
+    shares: tuple[IntArray, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.cuts), *(len(rows) for rows in self.shares))
+
+    def one(self, index: Sequence[int]) -> Grid:
+        """The grid of just one plan."""
+        rows = tuple(rows[i : i + 1] for rows, i in zip(self.shares, index[1:], strict=True))
+        return Grid(self.arrangement, self.micro_batch, self.cuts[index[0] : index[0] + 1], rows)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Of each stage's replicas, over the grid, in seconds: forward, backward; `arrive`, the first forward's earliest begin;
+    `there_and_back`, from the begin of a micro-batch's forward to the end of its backward; `out`, from there to the
+    round's end."""
+
+    forward: list[list[FloatArray]]
+    backward: list[list[FloatArray]]
+    arrive: list[list[FloatArray]]
+    there_and_back: list[list[FloatArray]]
+    out: list[list[FloatArray]]
+
+
+class RoundFloor:
+    """The floors of one instance."""
+
+    def __init__(self, instance: PlanningInstance) -> None:
+        self.instance = instance
+        self._matrix = instance.network.matrix
+        finite = np.where(np.isfinite(self._matrix), self._matrix, 0.0)
+        self._egress = np.where(finite.max(axis=1) > 0, finite.max(axis=1), np.inf)
+        ingress = finite.max(axis=0)
+        if instance.data_source is not None:
+            ingress = np.maximum(ingress, np.array(instance.data_source.bandwidth))
+        self._ingress = np.where(ingress > 0, ingress, np.inf)
+        self._tables: dict[str, tuple[FloatArray, FloatArray]] = {}
+
+    def floors(self, grid: Grid) -> FloatArray:
+        """Over the grid: seconds of a round at the least, whatever the number of micro-batches in flight."""
+        paths = self.paths(grid)
+        rounds = self.instance.training.mini_batch // grid.micro_batch
+        best = np.zeros(grid.shape)
+        for bound in self._bounds(grid, paths, rounds):
+            np.maximum(best, bound, out=best)
+        result: FloatArray = best * SLACK
+        return result
+
+    def in_flight_floors(self, grid: Grid, options: Sequence[int]) -> list[dict[int, float]]:
+        """For a grid of one plan, by stage: the floor with at most so many micro-batches in flight there."""
+        paths = self.paths(grid)
+        rounds = self.instance.training.mini_batch // grid.micro_batch
+        floors: list[dict[int, float]] = []
+        for stage in range(len(grid.arrangement)):
+            of_stage = {}
+            for limit in options:
+                of_stage[limit] = SLACK * max(
+                    float((arrive + max(way_of_last, way_of_waiting) + there + out).item())
+                    for arrive, forward, backward, there, out in zip(
+                        paths.arrive[stage],
+                        paths.forward[stage],
+                        paths.backward[stage],
+                        paths.there_and_back[stage],
+                        paths.out[stage],
+                        strict=True,
+                    )
+                    for way_of_last in [
+                        float(((rounds - 1) * forward + max(0, rounds - limit) * backward).item())
+                    ]
+                    for way_of_waiting in [float(((rounds - 1) // limit * there).item())]
+                )
+            floors.append(of_stage)
+        return floors
+
+    def paths(self, grid: Grid) -> Paths:
+        """Ways of one micro-batch through the pipeline, alone in it."""
+        stages = len(grid.arrangement)
+        forward, backward = self._compute(grid)
+        latency = self.instance.network.latency_seconds
+        arrive: list[list[FloatArray]] = [[np.zeros(1) for _ in grid.arrangement[0]]]
+        for stage in range(1, stages):
+            ways = self._links(grid, stage)
+            arrive.append(
+                [
+                    _longest(
+                        (there, arrive[stage - 1][s] + forward[stage - 1][s] + seconds + latency)
+                        for s, (there, seconds, _) in enumerate(column)
+                    )
+                    for column in zip(*ways, strict=True)
+                ]
+            )
+        there_and_back: list[list[FloatArray]] = [[] for _ in range(stages)]
+        for stage in reversed(range(stages)):
+            ways = self._links(grid, stage + 1) if stage + 1 < stages else []
+            for s in range(len(grid.arrangement[stage])):
+                behind: FloatArray = np.zeros(1)
+                if ways:
+                    behind = _longest(
+                        (there, out + there_and_back[stage + 1][d] + back + 2 * latency)
+                        for d, (there, out, back) in enumerate(ways[s])
+                    )
+                there_and_back[stage].append(forward[stage][s] + behind + backward[stage][s])
+        out: list[list[FloatArray]] = [self._last_step(grid)]
+        for stage in range(1, stages):
+            ways = self._links(grid, stage)
+            out.append(
+                [
+                    _longest(
+                        (there, back + latency + backward[stage - 1][s] + out[stage - 1][s])
+                        for s, (there, _, back) in enumerate(column)
+                    )
+                    for column in zip(*ways, strict=True)
+                ]
+            )
+        return Paths(forward, backward, arrive, there_and_back, out)
+
+    # --- parts --------------------------------------------------------------------------------------------------
+
+    def _compute(self, grid: Grid) -> tuple[list[list[FloatArray]], list[list[FloatArray]]]:
+        """Seconds of forward and backward of a micro-batch of each stage's replicas, over the grid."""
+        forward, backward = [], []
+        for stage, group in enumerate(grid.arrangement):
+            first, end = grid.cuts[:, stage], grid.cuts[:, stage + 1]
+            of_stage: tuple[list[FloatArray], list[FloatArray]] = ([], [])
+            for replica, place in enumerate(group):
+                shares = grid.shares[stage][:, replica]
+                kind = self.instance.devices[place].profile
+                action = self.instance.profiles[kind].overheads.action_seconds
+                for table, to in zip(self._table(kind), of_stage, strict=True):
+                    seconds = table[shares][:, end] - table[shares][:, first] + action  # [N, C]
+                    to.append(_over_grid(grid, stage, seconds.T))
+            forward.append(of_stage[0])
+            backward.append(of_stage[1])
+        return forward, backward
+
+    def _table(self, kind: str) -> tuple[FloatArray, FloatArray]:
+        """[samples, layer_count + 1], seconds of the layers before each cut."""
+        if kind not in self._tables:
+            profile = self.instance.profiles[kind]
+            rows = [profile.seconds_before(samples) for samples in range(self.instance.training.mini_batch + 1)]
+            self._tables[kind] = (np.array([row[0] for row in rows]), np.array([row[1] for row in rows]))
+        return self._tables[kind]
+
+    def _links(self, grid: Grid, stage: int) -> list[list[tuple[npt.NDArray[np.bool_], FloatArray, FloatArray]]]:
+        """[sender][receiver] between a stage and the one before: who exchanges frames, seconds there and back, over the grid."""
+        senders, receivers = grid.arrangement[stage - 1], grid.arrangement[stage]
+        sent = self.instance.model.cut_bytes[grid.cuts[:, stage]].astype(np.float64)
+        overlap = _overlaps(grid.shares[stage - 1], grid.shares[stage])
+        ways = []
+        for s, sender in enumerate(senders):
+            row = []
+            for d, receiver in enumerate(receivers):
+                samples = overlap[:, :, s, d]
+                size = _between_stages(grid, stage, sent[:, np.newaxis, np.newaxis] * samples[np.newaxis])
+                there = _between_stages(grid, stage, (samples > 0)[np.newaxis])
+                row.append((there, size / self._matrix[sender, receiver], size / self._matrix[receiver, sender]))
+            ways.append(row)
+        return ways
+
+    def _steps(self, grid: Grid, stage: int) -> list[FloatArray]:
+        """Seconds of each replica's optimizer step, over the grid."""
+        steps = []
+        for place in grid.arrangement[stage]:
+            profile = self.instance.profiles[self.instance.devices[place].profile]
+            before = np.concatenate([np.zeros(1), np.cumsum(profile.update_seconds or np.zeros(profile.layer_count))])
+            seconds = before[grid.cuts[:, stage + 1]] - before[grid.cuts[:, stage]] + profile.overheads.round_seconds
+            steps.append(_over_grid(grid, stage, seconds[:, np.newaxis]))
+        return steps
+
+    def _last_step(self, grid: Grid) -> list[FloatArray]:
+        """From the end of a first stage's last backward to the end of a step there: that of the group's quickest."""
+        steps = self._steps(grid, 0)
+        quickest = steps[0]
+        for step in steps[1:]:
+            quickest = np.minimum(quickest, step)
+        group = len(steps)
+        statistics = 0.0 if group == 1 else _ring_steps(group) * self.instance.network.latency_seconds
+        return [quickest + statistics for _ in steps]
+
+    def _all_reduce(self, grid: Grid, stage: int) -> FloatArray:
+        """Seconds of a stage's all-reduce over the grid, all links its own; 0 for one device."""
+        group = grid.arrangement[stage]
+        size = len(group)
+        if size == 1:
+            return np.zeros(1)
+        before = self.instance.model.gradient_bytes_before.astype(np.float64)
+        sent = (before[grid.cuts[:, stage + 1]] - before[grid.cuts[:, stage]]) * 2 * (size - 1) / size
+        slowest = min(float(self._matrix[group[i], group[(i + 1) % size]]) for i in range(size))
+        buffers = np.where(sent > 0, 2, 1)  # the gradients, in one bucket at least, and the statistics
+        seconds = sent / slowest + buffers * _ring_steps(size) * self.instance.network.latency_seconds
+        return _over_grid(grid, stage, seconds[:, np.newaxis])
+
+    def _bounds(self, grid: Grid, paths: Paths, rounds: int) -> list[FloatArray]:
+        """Everything that a round takes at least as long as, over the grid."""
+        latency = self.instance.network.latency_seconds
+        bounds: list[FloatArray] = [np.array(self._source_seconds(grid))]
+        for stage, group in enumerate(grid.arrangement):
+            forward, backward = paths.forward[stage], paths.backward[stage]
+            arrive, there_and_back, out = paths.arrive[stage], paths.there_and_back[stage], paths.out[stage]
+            reduce = self._all_reduce(grid, 0)
+            for d in range(len(group)):
+                bounds.append(arrive[d] + rounds * (forward[d] + backward[d]) + out[d])
+                bounds.append(arrive[d] + (rounds - 1) * forward[d] + there_and_back[d] + out[d])
+                if stage == 0 and len(group) > 1:
+                    last = np.maximum(
+                        rounds * forward[d] + (rounds - 1) * backward[d],
+                        (rounds - 1) * forward[d] + there_and_back[d] - backward[d],
+                    )
+                    bounds.append(last + reduce + out[d] - _ring_steps(len(group)) * latency)
+            if stage:
+                bounds.extend(self._link_bounds(grid, paths, stage, rounds))
+        return bounds
+
+    def _link_bounds(self, grid: Grid, paths: Paths, stage: int, rounds: int) -> list[FloatArray]:
+        """Links and cards between a stage and the one before it, each direction apart."""
+        latency = self.instance.network.latency_seconds
+        ways = self._links(grid, stage)
+        senders, receivers = grid.arrangement[stage - 1], grid.arrangement[stage]
+        done = [a + f for a, f in zip(paths.arrive[stage - 1], paths.forward[stage - 1], strict=True)]
+        first_back = [a + r for a, r in zip(paths.arrive[stage], paths.there_and_back[stage], strict=True)]
+        ends = [latency + r + o for r, o in zip(paths.there_and_back[stage], paths.out[stage], strict=True)]
+        back_ends = [latency + b + o for b, o in zip(paths.backward[stage - 1], paths.out[stage - 1], strict=True)]
+        bounds = []
+        for s in range(len(senders)):
+            for d in range(len(receivers)):
+                used, there, back = ways[s][d]
+                bounds.append(np.where(used, done[s] + rounds * there + ends[d], 0.0))
+                bounds.append(np.where(used, first_back[d] + rounds * back + back_ends[s], 0.0))
+        if len(receivers) > 1:
+            for s, sender in enumerate(senders):
+                rates = [self._matrix[sender, receiver] / self._egress[sender] for receiver in receivers]
+                total = sum(ways[s][d][1] * rates[d] for d in range(len(receivers)))
+                bounds.append(done[s] + rounds * total + _least(ends))
+                rates = [self._matrix[receiver, sender] / self._ingress[sender] for receiver in receivers]
+                total = sum(ways[s][d][2] * rates[d] for d in range(len(receivers)))
+                bounds.append(_least(first_back) + rounds * total + back_ends[s])
+        if len(senders) > 1:
+            for d, receiver in enumerate(receivers):
+                rates = [self._matrix[sender, receiver] / self._ingress[receiver] for sender in senders]
+                total = sum(ways[s][d][1] * rates[s] for s in range(len(senders)))
+                bounds.append(_least(done) + rounds * total + ends[d])
+                rates = [self._matrix[receiver, sender] / self._egress[receiver] for sender in senders]
+                total = sum(ways[s][d][2] * rates[s] for s in range(len(senders)))
+                bounds.append(first_back[d] + rounds * total + _least(back_ends))
+        return bounds
+
+    def _source_seconds(self, grid: Grid) -> float:
+        """What the samples of a round take the data source's own card at the least."""
+        source = self.instance.data_source
+        if source is None:
+            return 0.0
+        per_sample = self.instance.model.input_bytes + source.label_bytes
+        return self.instance.training.mini_batch * per_sample / source.egress
+
+
+def _ring_steps(size: int) -> int:
+    """Transfers one after another in an all-reduce: two exchange, more form a ring."""
+    return 1 if size == 2 else 2 * (size - 1)
+
+
+def _overlaps(senders: IntArray, receivers: IntArray) -> IntArray:
+    """[N senders' shares, N receivers', sender, receiver]: samples that they have in common."""
+    ends_s, ends_r = np.cumsum(senders, axis=1), np.cumsum(receivers, axis=1)
+    starts_s, starts_r = ends_s - senders, ends_r - receivers
+    end = np.minimum(ends_s[:, np.newaxis, :, np.newaxis], ends_r[np.newaxis, :, np.newaxis, :])
+    start = np.maximum(starts_s[:, np.newaxis, :, np.newaxis], starts_r[np.newaxis, :, np.newaxis, :])
+    result: IntArray = np.maximum(end - start, 0)
+    return result
+
+
+def _over_grid(grid: Grid, stage: int, values: FloatArray) -> FloatArray:
+    """[C, N of the stage, or 1] as an array that broadcasts over the grid."""
+    shape = [1] * len(grid.shape)
+    shape[0], shape[stage + 1] = values.shape
+    return values.reshape(shape)
+
+
+def _between_stages(grid: Grid, stage: int, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """[C or 1, N of the stage before, N of the stage] as an array that broadcasts over the grid."""
+    shape = [1] * len(grid.shape)
+    shape[0], shape[stage], shape[stage + 1] = values.shape
+    return values.reshape(shape)
+
+
+def _longest(ways: object) -> FloatArray:
+    """The longest of (is it there, seconds); every replica has one."""
+    best: FloatArray = np.full(1, -np.inf)
+    for there, seconds in ways:  # type: ignore[attr-defined]
+        best = np.maximum(best, np.where(there, seconds, -np.inf))
+    return best
+
+
+def _least(values: list[FloatArray]) -> FloatArray:
+    best = values[0]
+    for value in values[1:]:
+        best = np.minimum(best, value)
+    return best

@@ -1,0 +1,176 @@
+"""What holds of every simulated round: of random instances with random plans, most of them bad ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeswarm.plan import Plan
+from edgeswarm.profile import DataSource, Network, PlanningInstance
+from edgeswarm.samples import overlaps, split_micro_batch
+from edgeswarm_coordinator.simulator.simulate import round_seconds, simulate
+from edgeswarm_coordinator.simulator.simulation import TimelineEvent
+
+from .plans import planned
+
+Planned = tuple[PlanningInstance, Plan]
+NEARLY = 1 + 1e-9
+
+
+def on_track(events: Sequence[TimelineEvent], track: str) -> dict[str, list[TimelineEvent]]:
+    found: dict[str, list[TimelineEvent]] = defaultdict(list)
+    for event in events:
+        if event.track == track:
+            found[event.device].append(event)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(planned())
+def test_a_device_computes_one_thing_at_a_time_and_each_action_once(case: Planned) -> None:
+    instance, plan = case
+    computed = on_track(simulate(instance, plan, timeline=True).events, "compute")
+    sizes = plan.micro_batch_sizes()
+    for stage in plan.stages:
+        for device in stage.shares:
+            events = sorted(computed[device], key=lambda event: (event.start_seconds, event.end_seconds))
+            for before, after in itertools.pairwise(events):
+                assert after.start_seconds >= before.end_seconds - 1e-9
+            mine = [index for index, size in enumerate(sizes) if split_micro_batch(stage.shares, size)[device].size]
+            # In each round: forwards in order, backwards in order, at most K in flight, the step last.
+            assert [event.micro_batch for event in events if event.kind == "forward"] == mine
+            assert [event.micro_batch for event in events if event.kind == "backward"] == mine
+            assert [event.kind for event in events].count("step") == 1
+            assert events[-1].kind == "step"
+            in_flight = 0
+            for event in events[:-1]:
+                in_flight += 1 if event.kind == "forward" else -1
+                assert 0 <= in_flight <= stage.in_flight
+
+
+@settings(max_examples=60, deadline=None)
+@given(planned())
+def test_bytes_sent_are_those_of_the_cuts_and_the_gradients(case: Planned) -> None:
+    instance, plan = case
+    result = simulate(instance, plan, timeline=True)
+    expected: Counter[str] = Counter(dict.fromkeys(plan.devices, 0))
+    for size in plan.micro_batch_sizes():
+        for sender, receiver in zip(plan.stages, plan.stages[1:], strict=False):
+            a_sample = int(instance.model.cut_bytes[sender.end_layer])
+            to = split_micro_batch(receiver.shares, size)
+            for device, interval in split_micro_batch(sender.shares, size).items():
+                for peer, shared in overlaps(interval, to):
+                    expected[device] += a_sample * shared.size
+                    expected[peer] += a_sample * shared.size
+    frames: Counter[str] = Counter(dict.fromkeys(plan.devices, 0))
+    for event in result.events:
+        if event.track == "egress" and event.kind in ("forward", "backward"):
+            frames[event.device] += int(event.size_bytes)
+    assert frames == expected
+    for stage in plan.stages:
+        size = len(stage.shares)
+        gradients = instance.model.gradient_bytes(stage.first_layer, stage.end_layer)
+        for device in stage.shares:
+            ring = gradients * 2 * (size - 1) / size
+            assert result.sent_bytes[device] == pytest.approx(expected[device] + ring)
+
+
+@settings(max_examples=60, deadline=None)
+@given(planned())
+def test_no_card_and_no_pair_carries_more_than_it_can(case: Planned) -> None:
+    """Over any stretch of time between two events, what lies wholly in it fits the card."""
+    instance, plan = case
+    events = simulate(instance, plan, timeline=True).events
+    rates = instance.network.bandwidth
+    source = instance.data_source
+    for track in ("egress", "ingress"):
+        for device, transfers in on_track(events, track).items():
+            if device == "":
+                assert source is not None
+                fastest, pairs = source.egress, dict(zip(instance.device_names, source.bandwidth, strict=True))
+            else:
+                place = instance.index_of[device]
+                row = rates[place] if track == "egress" else [others[place] for others in rates]
+                pairs = dict(zip(instance.device_names, row, strict=True))
+                del pairs[device]
+                if source is not None and track == "ingress":
+                    pairs[""] = source.bandwidth[place]
+                fastest = max(pairs.values())
+            starts = sorted({event.start_seconds for event in transfers})[:8]
+            ends = sorted({event.end_seconds for event in transfers})[-8:]
+            for start in starts:
+                for end in ends:
+                    within = [event for event in transfers if event.start_seconds >= start and event.end_seconds <= end]
+                    whole = sum(event.size_bytes for event in within)
+                    assert whole <= fastest * max(0.0, end - start) * NEARLY + 1e-6
+            for event in transfers:
+                seconds = event.end_seconds - event.start_seconds
+                assert event.size_bytes <= pairs[event.peer] * seconds * NEARLY + 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(planned())
+def test_the_quick_way_says_the_same_and_always_the_same(case: Planned) -> None:
+    instance, plan = case
+    result = simulate(instance, plan, timeline=True)
+    assert result == simulate(instance, plan, timeline=True)
+    assert round_seconds(instance, plan) == result.round_seconds
+    assert sum(limit.fraction for limit in result.limits) == pytest.approx(1.0)
+    for use in result.devices.values():
+        assert use.busy + use.waiting + use.all_reduce == pytest.approx(1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(planned(), st.randoms(use_true_random=False))
+def test_the_order_of_the_devices_means_nothing(case: Planned, random: st.randoms) -> None:  # type: ignore[valid-type]
+    instance, plan = case
+    names = list(instance.device_names)
+    random.shuffle(names)  # type: ignore[attr-defined]
+    assert simulate(instance.only(names), plan) == simulate(instance, plan)
+
+
+@settings(max_examples=80, deadline=None)
+@given(planned(most_in_flight=1), st.sampled_from([1.1, 2.0, 10.0]))
+def test_faster_links_never_slow_it_down_where_the_order_is_given(case: Planned, factor: float) -> None:
+    assert seconds_with_links(case, factor) <= seconds_with_links(case, 1.0) * 1.02
+
+
+@settings(max_examples=80, deadline=None)
+@given(planned(), st.sampled_from([1.1, 2.0, 10.0]))
+def test_faster_links_hardly_slow_it_down(case: Planned, factor: float) -> None:
+    """With several in flight they may a little: a device may begin a forward just before a backward comes."""
+    assert seconds_with_links(case, factor) <= seconds_with_links(case, 1.0) * 1.25
+
+
+def seconds_with_links(case: Planned, factor: float) -> float:
+    """Of the round with all links and cards so much faster."""
+    instance, plan = case
+    network = instance.network
+    rows = tuple(tuple(rate * factor for rate in row) for row in network.bandwidth)
+    source = instance.data_source
+    if source is not None:
+        source = DataSource(
+            tuple(rate * factor for rate in source.bandwidth), source.egress * factor, source.label_bytes
+        )
+    faster = replace(instance, network=Network(network.latency_seconds, rows), data_source=source)
+    return round_seconds(faster, plan)
+
+
+@settings(max_examples=60, deadline=None)
+@given(planned())
+def test_no_round_is_shorter_than_what_each_device_computes(case: Planned) -> None:
+    instance, plan = case
+    seconds = round_seconds(instance, plan)
+    for stage in plan.stages:
+        for device in stage.shares:
+            profile = instance.profile_of(device)
+            layers = (stage.first_layer, stage.end_layer)
+            shares = [split_micro_batch(stage.shares, size)[device].size for size in plan.micro_batch_sizes()]
+            busy = sum(profile.forward(share, *layers) + profile.backward(share, *layers) for share in shares)
+            assert busy + profile.update(*layers) <= seconds * NEARLY
