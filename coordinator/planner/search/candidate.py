@@ -53,5 +53,13 @@ class Outline:
 
 
 def usual_in_flight(stage_count: int) -> tuple[int, ...]:
-    """K_p = 2(P-p)-1 of every stage: one micro-batch for each step from it to the end (Asteroid, section 3.2)."""
+    """3(P-p)-2 of every stage: a micro-batch in each stage from it to the end, and in each direction of the links between.
+
+    Asteroid's 2(P-p)-1 has one for a link, which is too few where links take as long as stages (`fewer_in_flight`).
+    """
+    return tuple(3 * (stage_count - stage) - 2 for stage in range(stage_count))
+
+
+def fewer_in_flight(stage_count: int) -> tuple[int, ...]:
+    """Asteroid's K_p = 2(P-p)-1: one micro-batch for each step from the stage to the end (section 3.2)."""
     return tuple(2 * (stage_count - stage) - 1 for stage in range(stage_count))

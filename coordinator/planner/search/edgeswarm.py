@@ -26,7 +26,7 @@ from .group_costs import GroupCostTables
 from .grouping import make_units, transitions
 from .judge import Judge, candidate_of, make_bare_plan
 from .local_search import LocalSearch
-from .moves import Moves
+from .moves import Moves, canonical
 from .pipeline_estimate import PipelineEstimator
 from .problem import SearchProblem
 from .sample_shares import SampleSharing
@@ -79,7 +79,7 @@ def plan_by_search(
     local.beam(
         [candidate for candidate in whole if candidate is not None], width=effort.beam_width, steps=effort.beam_steps
     )
-    given = [candidate_of(problem, plan) for plan in seeds]
+    given = [canonical(problem, candidate_of(problem, plan)) for plan in seeds]
     # Given plans are simulated whatever it costs, and so is the best of ours.
     finalists = [*given, *local.best(effort.finalists)]
     simulated = [
@@ -124,14 +124,14 @@ def _outlines(problem: SearchProblem, sizes: Sequence[int], most: int) -> list[O
 
 def _in_flight_options(problem: SearchProblem, micro_batch: int, micro_batches: int) -> tuple[int, ...]:
     """K that a stage may hold: one where memory holds anything, else some that differ in what they need."""
-    most = min(micro_batches, 2 * min(problem.device_count, problem.layer_count, 8) - 1)
+    most = min(micro_batches, 3 * min(problem.device_count, problem.layer_count, 8) - 2)
     loose = all(
         problem.largest_share(device, 0, problem.layer_count, most) >= micro_batch
         for device in range(problem.device_count)
     )
     if loose:
         return (most,)
-    return tuple(sorted({1, min(2, most), min(3, most), min(5, most), most}))
+    return tuple(sorted({1, min(2, most), min(4, most), min(7, most), most}))
 
 
 def _with_usual_in_flight(outline: Outline) -> Outline:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from .candidate import Candidate, CandidateStage, Outline, usual_in_flight
+from .candidate import Candidate, CandidateStage, Outline, fewer_in_flight, usual_in_flight
 from .problem import SearchProblem
 from .sample_shares import SampleSharing
 
@@ -50,7 +50,11 @@ class Moves:
         outline = Outline.of(candidate)
         found: dict[Candidate, None] = {}
         for neighbour in itertools.chain(
-            self._cuts(outline), self._groups(outline), self._splits(outline), self._sizes(outline)
+            self._cuts(outline),
+            self._groups(outline),
+            self._splits(outline),
+            self._sizes(outline),
+            self._flights(outline),
         ):
             realised = self.realise(neighbour)
             if realised is not None:
@@ -174,6 +178,14 @@ class Moves:
         usual = usual_in_flight(len(outline.groups))
         for other in sorted({*below, *above, *half, *twice}):
             yield Outline(other, outline.cuts, outline.groups, usual)
+
+    def _flights(self, outline: Outline) -> Iterator[Outline]:
+        """The usual K, Asteroid's, as many as there are in all but the last stage, and one less in all."""
+        count = len(outline.groups)
+        every = -(-self.problem.mini_batch // outline.micro_batch)
+        fewer = tuple(max(1, held - 1) for held in outline.in_flight)
+        for flights in (usual_in_flight(count), fewer_in_flight(count), (*[every] * (count - 1), 1), fewer):
+            yield Outline(outline.micro_batch, outline.cuts, outline.groups, flights)
 
     def _shares(self, stage: CandidateStage) -> Iterator[CandidateStage]:
         """Some samples from one replica to another; of replicas of one kind with one share the first."""

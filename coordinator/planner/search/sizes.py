@@ -13,8 +13,9 @@ def first_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
 
 
 def all_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
-    """Ascending: the smallest size for every number of micro-batches; a larger one would only make the last smaller."""
+    """Ascending: the smallest size for every number of micro-batches, and the usual ones that other planners try."""
     sizes = {-(-mini_batch // count) for count in range(1, mini_batch + 1)}
+    sizes |= set(micro_batch_sizes(mini_batch, least_batch=least_batch))
     return tuple(sorted(size for size in sizes if _respects(size, mini_batch, least_batch)))
 
 
