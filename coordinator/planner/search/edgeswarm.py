@@ -35,21 +35,26 @@ from .sizes import all_sizes, first_sizes
 
 NAME = "edgeswarm"
 
+# Finalists that are slower than the best by more than this are not climbed from.
+_WORTH_A_CLIMB = 1.25
+
 
 @dataclass(frozen=True)
 class Effort:
     """How much to look at. budget: see Judge. sketches: of the set program, made into whole plans.
 
     beam_width, beam_steps: see LocalSearch.beam. finalists: simulated. climbs: finalists that are climbed from.
+    patience: see LocalSearch.climb; last_patience: of the last climb, from the best.
     """
 
     budget: float = 120_000.0
     sketches: int = 60
     beam_width: int = 4
     beam_steps: int = 6
-    finalists: int = 6
-    climbs: int = 3
+    finalists: int = 10
+    climbs: int = 8
     patience: int = 8
+    last_patience: int = 64
 
 
 def plan_by_search(
@@ -73,7 +78,7 @@ def plan_by_search(
     moves = Moves(problem, sharing, sizes)
     estimator = PipelineEstimator(problem)
     judge = Judge(problem, budget=effort.budget)
-    local = LocalSearch(moves, estimator, judge, patience=effort.patience)
+    local = LocalSearch(moves, estimator, judge)
 
     whole = [moves.realise(outline) for outline in _outlines(problem, first, effort.sketches)]
     local.beam(
@@ -88,13 +93,16 @@ def plan_by_search(
         if place <= len(given) or judge.affords(candidate)
     ]
     simulated = sorted(entry for entry in simulated if math.isfinite(entry[0]))
-    best: tuple[float, Candidate] | None = None
+    if not simulated:
+        return None
+    best, fastest = finalists[simulated[0][1]], simulated[0][0]
     for seconds, place in simulated[: effort.climbs]:
-        candidate, after = local.climb(finalists[place])
-        assert after <= seconds, "a climb ended below where it began"
-        if best is None or after < best[0]:
-            best = (after, candidate)
-    return None if best is None else _finished(problem, instance, best[1], best[0])
+        if seconds < fastest * _WORTH_A_CLIMB:
+            candidate, after = local.climb(finalists[place], patience=effort.patience)
+            if after < fastest:
+                best, fastest = candidate, after
+    best, fastest = local.climb(best, patience=effort.last_patience)
+    return _finished(problem, instance, best, fastest)
 
 
 def _outlines(problem: SearchProblem, sizes: Sequence[int], most: int) -> list[Outline]:

@@ -26,6 +26,9 @@ class Judge:
         self.simulated = 0
         self._known: dict[Candidate, float] = {}
 
+    def knows(self, candidate: Candidate) -> bool:
+        return candidate in self._known
+
     def affords(self, candidate: Candidate) -> bool:
         return candidate in self._known or self.work(candidate) <= self.budget
 

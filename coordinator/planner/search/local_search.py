@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 
@@ -21,18 +22,13 @@ _LEAST_GAIN = 1e-6
 
 
 class LocalSearch:
-    """Searches around candidates of one problem.
+    """Searches around candidates of one problem. estimates: seconds of all that was estimated."""
 
-    patience: neighbours that are simulated, the best by estimate first, before a climb gives up.
-    """
-
-    def __init__(self, moves: Moves, estimator: PipelineEstimator, judge: Judge, *, patience: int = 8) -> None:
+    def __init__(self, moves: Moves, estimator: PipelineEstimator, judge: Judge) -> None:
         self.moves = moves
         self.estimator = estimator
         self.judge = judge
-        self.patience = patience
         self.estimates: dict[Candidate, float] = {}
-        self._refused: set[Candidate] = set()
 
     def beam(self, starts: Iterable[Candidate], *, width: int, steps: int) -> None:
         """Goes from the best of different shape to their neighbours, so many steps; `estimates` has all that was seen."""
@@ -45,24 +41,32 @@ class LocalSearch:
             if not front:
                 return
             opened.update(front)
-            self.estimate([neighbour for candidate in front for neighbour in self.moves.coarse(candidate)])
+            self.estimate(
+                [
+                    neighbour
+                    for candidate in front
+                    for neighbour in itertools.chain(self.moves.coarse(candidate), self.moves.fine(candidate))
+                ]
+            )
 
     def best(self, count: int) -> list[Candidate]:
-        """The best by estimate of what was seen, one of each shape: of the same groups in the same order."""
-        found: dict[tuple[tuple[int, ...], ...], Candidate] = {}
+        """The best by estimate of what was seen, one of each shape: of the same groups in the same order, and one size."""
+        found: dict[object, Candidate] = {}
         for candidate in sorted(self.estimates, key=self.estimates.__getitem__):
             if len(found) == count:
                 break
             found.setdefault(self._shape(candidate), candidate)
         return list(found.values())
 
-    def climb(self, start: Candidate) -> tuple[Candidate, float]:
-        """The best that small changes lead to, and its seconds; where nothing better is found or affordable, `start`."""
+    def climb(self, start: Candidate, *, patience: int) -> tuple[Candidate, float]:
+        """The best that small changes lead to, and its seconds; where nothing better is found or affordable, `start`.
+
+        patience: neighbours that are simulated, the best by estimate first, before it gives up.
+        """
         best, seconds = start, self.judge.seconds(start)
-        kinds: list[Callable[[Candidate], list[Candidate]]] = [self.moves.coarse, self.moves.fine]
-        open_kinds = list(kinds)
+        open_kinds: list[Callable[[Candidate], list[Candidate]]] = [self.moves.coarse, self.moves.fine]
         while open_kinds:
-            found = self._step(best, seconds, open_kinds[0])
+            found = self._step(seconds, open_kinds[0](best), patience)
             if found is None:
                 open_kinds.pop(0)
             else:
@@ -70,22 +74,22 @@ class LocalSearch:
         return best, seconds
 
     def _step(
-        self, current: Candidate, seconds: float, neighbours: Callable[[Candidate], list[Candidate]]
+        self, seconds: float, neighbours: list[Candidate], patience: int
     ) -> tuple[Candidate, float] | None:
         """The first faster neighbour, in the order of the estimates."""
         if self.judge.budget <= 0:
             return None
         tried = 0
-        for candidate in self.estimate([one for one in neighbours(current) if one not in self._refused]):
+        for candidate in self.estimate(neighbours):
             if not self.judge.affords(candidate):
                 continue
+            # What is known already costs nothing, and no patience.
+            tried += not self.judge.knows(candidate)
+            if tried > patience:
+                break
             now = self.judge.seconds(candidate)
             if now < seconds * (1 - _LEAST_GAIN):
                 return candidate, now
-            self._refused.add(candidate)
-            tried += 1
-            if tried == self.patience:
-                break
         return None
 
     def estimate(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -100,6 +104,7 @@ class LocalSearch:
         order = np.argsort([self.estimates[candidate] for candidate in candidates], kind="stable")
         return [candidates[place] for place in order if math.isfinite(self.estimates[candidates[place]])]
 
-    def _shape(self, candidate: Candidate) -> tuple[tuple[int, ...], ...]:
+    def _shape(self, candidate: Candidate) -> object:
         kinds = self.judge.problem.kinds
-        return tuple(tuple(kinds[device] for device in stage.devices) for stage in candidate.stages)
+        groups = tuple(tuple(kinds[device] for device in stage.devices) for stage in candidate.stages)
+        return candidate.micro_batch, groups

@@ -16,7 +16,8 @@ from .candidate import Candidate, CandidateStage, Outline, fewer_in_flight, usua
 from .problem import SearchProblem
 from .sample_shares import SampleSharing
 
-_CUT_STEPS = (1, 2, 4, 8, 16)
+_CUT_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+_PAIR_STEPS = (1, 2, 4)
 
 
 class Moves:
@@ -73,13 +74,27 @@ class Moves:
         return list(found)
 
     def _cuts(self, outline: Outline) -> Iterator[Outline]:
+        """One cut moved: by some layers, or to the next cuts that fewer bytes cross. Two neighbours moved together."""
         cuts = outline.cuts
         for place in range(1, len(cuts) - 1):
-            for step in _CUT_STEPS:
-                for cut in (cuts[place] - step, cuts[place] + step):
-                    if cuts[place - 1] < cut < cuts[place + 1]:
-                        moved = (*cuts[:place], cut, *cuts[place + 1 :])
-                        yield Outline(outline.micro_batch, moved, outline.groups, outline.in_flight)
+            targets = {cuts[place] + sign * step for step in _CUT_STEPS for sign in (-1, 1)}
+            for cut in sorted(targets | self._cheaper_cuts(cuts[place])):
+                if cuts[place - 1] < cut < cuts[place + 1]:
+                    moved = (*cuts[:place], cut, *cuts[place + 1 :])
+                    yield Outline(outline.micro_batch, moved, outline.groups, outline.in_flight)
+        for place in range(1, len(cuts) - 2):
+            for step in (sign * step for step in _PAIR_STEPS for sign in (-1, 1)):
+                first, second = cuts[place] + step, cuts[place + 1] + step
+                if cuts[place - 1] < first and second < cuts[place + 2]:
+                    moved = (*cuts[:place], first, second, *cuts[place + 2 :])
+                    yield Outline(outline.micro_batch, moved, outline.groups, outline.in_flight)
+
+    def _cheaper_cuts(self, cut: int) -> set[int]:
+        """The nearest cut on either side that fewer bytes cross."""
+        sent = self.problem.cut_bytes
+        before = next((other for other in range(cut - 1, 0, -1) if sent[other] < sent[cut]), cut)
+        behind = next((other for other in range(cut + 1, self.problem.layer_count) if sent[other] < sent[cut]), cut)
+        return {before, behind}
 
     def _groups(self, outline: Outline) -> Iterator[Outline]:
         """Devices moved, swapped, added, dropped; whole groups swapped; one of each kind stands for the others."""
@@ -175,9 +190,11 @@ class Moves:
         above = [other for other in self.sizes if other > size][:2]
         half = [other for other in self.sizes if 2 * other <= size][-1:]
         twice = [other for other in self.sizes if other >= 2 * size][:1]
-        usual = usual_in_flight(len(outline.groups))
+        count = len(outline.groups)
         for other in sorted({*below, *above, *half, *twice}):
-            yield Outline(other, outline.cuts, outline.groups, usual)
+            every = -(-self.problem.mini_batch // other)
+            for flights in (usual_in_flight(count), (*[every] * (count - 1), 1)):
+                yield Outline(other, outline.cuts, outline.groups, flights)
 
     def _flights(self, outline: Outline) -> Iterator[Outline]:
         """The usual K, Asteroid's, as many as there are in all but the last stage, and one less in all."""
