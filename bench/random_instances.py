@@ -1,10 +1,11 @@
 """Random small planning instances: what a comparison with the exhaustive optimum is made on.
 
-2 to 8 layers, 2 to 4 devices of one to three classes, mini-batches of 4 to 16 samples. A seed and a number give the same
+2 to 8 layers, 2 to 4 devices of one to three classes, mini-batches of 4 to 32 samples. A seed and a number give the same
 instance always. What varies:
 
-- curves: a fixed part, a part for each sample, and a bend where a batch fills the device; the backward takes 1 to 3 times
-  the forward; noise of a few per cent, so that a curve may fall here and there
+- curves: a fixed part, a part for each sample, and a bend where a batch fills the device; what a layer takes differs by
+  class by up to 30 per cent beside the class's speed; the backward takes 1 to 3 times the forward; noise of a few per
+  cent, so that a curve may fall here and there
 - links: slow, medium, fast: 50 times as fast as slow; one in
   three instances has two rooms or links of two speeds, each direction its own
 - memory: plenty; so that the largest device just holds the model; or so that it takes about half of all devices
@@ -28,7 +29,7 @@ from edgeswarm.profile import (
     TrainingSettings,
 )
 
-SIZES = (1, 2, 4, 8, 16)
+SIZES = (1, 2, 4, 8, 16, 32)
 SPEEDS = {"slow": 0.2, "medium": 1.0, "fast": 10.0}
 
 
@@ -38,13 +39,13 @@ def random_instance(
     *,
     most_layers: int = 8,
     most_devices: int = 4,
-    most_mini_batch: int = 16,
+    most_mini_batch: int = 32,
 ) -> PlanningInstance:
     """The instance of that number; its name says what it is like."""
     chance = random.Random(f"{seed}/{number}")
     layers = chance.randint(2, most_layers)
     devices = chance.randint(2, most_devices)
-    mini_batch = chance.choice([size for size in (4, 6, 8, 12, 16) if size <= most_mini_batch])
+    mini_batch = chance.choice([size for size in (4, 6, 8, 12, 16, 24, 32) if size <= most_mini_batch])
     model = _model(chance, layers)
     kinds = {f"class{index}": chance.choice([1.0, 1.5, 2.5, 4.0]) for index in range(chance.randint(1, 3))}
     per_sample = [chance.uniform(0.2, 1.0) for _ in range(layers)]
@@ -67,9 +68,7 @@ def random_instance(
     return PlanningInstance(
         model=model,
         profiles=profiles,
-        devices=tuple(
-            DeviceDescription(f"device{place}", kind, memory[place]) for place, kind in enumerate(classes)
-        ),
+        devices=tuple(DeviceDescription(f"device{place}", kind, memory[place]) for place, kind in enumerate(classes)),
         network=_network(chance, devices, rate, links=links),
         training=TrainingSettings(mini_batch, chance.choice([0.0, 1.0, 2.0])),
         name=f"{seed}/{number}: {layers} layers, {devices} devices, {speed} {links} links, {tightness} memory",
@@ -84,7 +83,7 @@ def _model(chance: random.Random, layers: int) -> ModelCosts:
             LayerCosts(
                 f"layer{index}",
                 param_bytes=chance.choice([0, 50, 200, 1000]),
-                output_bytes=chance.choice([10, 50, 100, 200]),
+                output_bytes=chance.choice([10, 50, 100, 400]),
                 saved_bytes=chance.choice([20, 100, 300]),
             )
             for index in range(layers)
@@ -92,11 +91,10 @@ def _model(chance: random.Random, layers: int) -> ModelCosts:
     )
 
 
-def _profile(
-    chance: random.Random, per_sample: list[float], *, slower: float, with_overheads: bool
-) -> DeviceProfile:
+def _profile(chance: random.Random, per_sample: list[float], *, slower: float, with_overheads: bool) -> DeviceProfile:
     fixed = chance.choice([0.0, 0.5, 2.0])
     bend = chance.choice([2, 4, 16])
+    per_sample = [seconds * chance.uniform(0.7, 1.3) for seconds in per_sample]
     ratio = chance.uniform(1.0, 3.0)
     forward = []
     for size in SIZES:
@@ -115,14 +113,12 @@ def _profile(
     )
 
 
-def _memory(
-    chance: random.Random, model: ModelCosts, tightness: str, *, devices: int, mini_batch: int
-) -> list[int]:
+def _memory(chance: random.Random, model: ModelCosts, tightness: str, *, devices: int, mini_batch: int) -> list[int]:
     """Bytes of each device."""
     layers = model.layer_count
     smallest = 4 * model.param_bytes(0, layers) + model.saved_bytes(0, layers)
     if tightness == "plenty":
-        return [100 * smallest * mini_batch] * devices
+        return [math.ceil(100 * smallest * mini_batch * chance.uniform(1.0, 2.0)) for _ in range(devices)]
     whole = smallest if tightness == "just" else math.ceil(2 * smallest / devices) + 500
     return [math.ceil(whole * chance.choice([1.0, 1.5, 2.0])) for _ in range(devices)]
 
@@ -135,4 +131,6 @@ def _network(chance: random.Random, devices: int, rate: float, *, links: str) ->
         rows = [[rate if a % 2 == b % 2 else rate / 10 for b in range(devices)] for a in range(devices)]
     else:
         rows = [[rate * chance.choice([0.3, 1.0]) for _ in range(devices)] for _ in range(devices)]
+    for place, row in enumerate(rows):
+        row[place] = rows[0][1]  # isn't read
     return Network(latency, tuple(map(tuple, rows)))

@@ -160,6 +160,10 @@ class Engine:
         """Seconds at which the last replica ended the round."""
         return max(replica.ends[round_number] for replica in self._replicas)
 
+    def second_round_begins(self) -> float:
+        """Seconds at which the first stage has ended its first round; later stages' all-reduces may go on."""
+        return max(replica.ends[0] for replica in self._replicas if replica.work.stage == 0)
+
     def longest_period(self, first: int, last: int) -> float:
         """Seconds from the end of one round to the end of the next, on average from round first to last: the slowest replica's.
 

@@ -45,7 +45,7 @@ def simulate(instance: PlanningInstance, plan: Plan, *, timeline: bool = False) 
 def _round_seconds(engine: Engine, instance: PlanningInstance) -> float:
     """Goes on from the end of the first round where later ones may be others."""
     if engine.repeats():
-        return engine.end_of(0)
+        return engine.second_round_begins()
     last = engine.rounds - 1
     engine.run(last)
     seconds = engine.longest_period(engine.warm_up - 1, last)

@@ -61,7 +61,9 @@ def _alike(instance: PlanningInstance, a: int, b: int) -> bool:
 def _canonical(instance: PlanningInstance, groups: Arrangement, classes: tuple[int, ...]) -> Arrangement:
     """The one of all equivalent arrangements that stands for them."""
     sizes = [len(group) for group in groups]
-    alike_links = len({rate for a, row in enumerate(instance.network.bandwidth) for b, rate in enumerate(row) if a != b})
+    alike_links = len(
+        {rate for a, row in enumerate(instance.network.bandwidth) for b, rate in enumerate(row) if a != b}
+    )
     ordered = []
     next_to_a_group = False
     for index, group in enumerate(groups):

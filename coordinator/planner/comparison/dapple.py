@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
@@ -30,6 +31,7 @@ from .dapple_latency import round_latency
 from .equal_shares import StageCut, average_layer_seconds, cut_shortage, found_pipeline, most_samples_of_runs
 from .rooms import rooms_of
 
+BoolArray = npt.NDArray[np.bool_]
 # How many devices of each room are taken.
 Taken = tuple[int, ...]
 
@@ -91,14 +93,14 @@ def _scatter(free: Sequence[int], rooms: Sequence[int], count: int) -> Taken:
 class _State:
     """Pipelines of the layers before each cut j on the devices taken, arrays [layer_count + 1].
 
-    seconds: of the round with the last stage behind; infinite where there is none. steps: F, B and all-reduce of the
-    pipeline's 2 * stages - 1 steps, [3, steps, layer_count + 1], zeros in front where it has fewer. cut, before: the last
-    stage's first layer, and the state of what comes before it.
+    seconds: of the round with the last stage behind, whether that fits memory or not; infinite where there is none.
+    steps: F, B and all-reduce of the pipeline's 2 * stages - 1 steps, [3, steps, layer_count + 1], zeros in front where it
+    has fewer. cut, before: the last stage's first layer, and the state of what comes before it.
     """
 
     seconds: FloatArray
     steps: FloatArray
-    cut: np.ndarray
+    cut: IntArray
     before: list[Taken | None]
 
 
@@ -134,9 +136,11 @@ class _Program:
             for taken in [key for key in states if sum(key) == count]:
                 self._extend(states, taken)
         for taken, state in states.items():
-            cut = int(np.argmin(state.seconds))
-            if state.seconds[cut] < best[0] and taken != start:
-                best = (float(state.seconds[cut]), taken, cut)
+            rest = self._places(taken, self._sizes)
+            whole_round = np.where(self._fits(rest, last=True)[:, self._layers], state.seconds, np.inf)
+            cut = int(np.argmin(whole_round))
+            if whole_round[cut] < best[0] and taken != start:
+                best = (float(whole_round[cut]), taken, cut)
         if best[1] is None:
             return [StageCut(0, self._layers, everything)] if np.isfinite(best[0]) else None
         return self._walk_back(states, best[1], best[2])
@@ -153,44 +157,49 @@ class _Program:
         for count in range(1, left):
             for more in allotments(taken, self._sizes, count):
                 after = tuple(a + b for a, b in zip(taken, more, strict=True))
-                seconds, steps = self._rounds_with(state, taken, after)
-                cut = np.argmin(seconds, axis=0)
-                every = np.arange(self._layers + 1)
-                self._keep(states, after, taken, seconds[cut, every], steps[:, :, cut, every], cut)
+                new = self._extended(state, taken, after)
+                if new is not None:
+                    self._keep(states, after, new)
 
-    def _rounds_with(self, state: _State, taken: Taken, after: Taken) -> tuple[FloatArray, FloatArray]:
-        """[i, j] seconds of the round, and [3, steps, i, j] F, B and all-reduce of all steps up to the new stage."""
+    def _extended(self, state: _State, taken: Taken, after: Taken) -> _State | None:
+        """The state after: for each j the best i; None where the new stage fits no memory anywhere."""
         group, rest = self._places(taken, after), self._places(after, self._sizes)
-        shape = (self._layers + 1, self._layers + 1)
-        steps = [np.broadcast_to(state.steps[:, s, :, np.newaxis], (3, *shape)) for s in range(state.steps.shape[1])]
+        possible = self._fits(group, last=False) & np.isfinite(state.seconds)[:, np.newaxis]
+        possible[:, self._layers] = False  # something is left for the last stage
+        first, end = np.nonzero(possible)
+        if not len(first):
+            return None
+        steps = [state.steps[:, s, first] for s in range(state.steps.shape[1])]
         if any(taken):
-            steps.append(np.broadcast_to(self._link_behind(state, taken, group)[:, :, np.newaxis], (3, *shape)))
-        steps.append(self._stage(group))
-        link = np.broadcast_to(self._link(group, rest)[:, np.newaxis, :], (3, *shape))
-        last = np.broadcast_to(self._stage(rest)[:, :, self._layers][:, np.newaxis, :], (3, *shape))
+            steps.append(self._link_behind(state, taken, group)[:, first])
+        steps.append(self._stage(group)[:, first, end])
+        link = self._link(group, rest)[:, end]
+        last = self._stage(rest)[:, end, self._layers]
         every = [*steps, link, last]
         seconds = round_latency([s[0] for s in every], [s[1] for s in every], [s[2] for s in every], self._rounds)
-        ends = np.arange(self._layers + 1)
-        possible = self._fits(group, last=False) & np.isfinite(state.seconds)[:, np.newaxis]
-        possible &= (self._fits(rest, last=True)[:, self._layers] & (ends < self._layers))[np.newaxis, :]
-        return np.where(possible, seconds, np.inf), np.stack(steps, axis=1)
+        ranked = np.lexsort((first, seconds, end))
+        ends, best = np.unique(end[ranked], return_index=True)
+        best = ranked[best]
+        count = self._layers + 1
+        new = _State(np.full(count, np.inf), np.zeros((3, self._most_steps, count)), np.zeros(count, np.int64), [])
+        new.before = [taken] * count
+        new.seconds[ends] = seconds[best]
+        new.cut[ends] = first[best]
+        kept = np.stack(steps[-self._most_steps :], axis=1)[:, :, best]
+        new.steps[:, self._most_steps - kept.shape[1] :, ends] = kept
+        return new
 
-    def _keep(
-        self, states: dict[Taken, _State], after: Taken, taken: Taken, seconds: FloatArray, steps: FloatArray, cut: np.ndarray
-    ) -> None:
+    def _keep(self, states: dict[Taken, _State], after: Taken, new: _State) -> None:
         """Replaces what a state has where the new pipelines are faster."""
-        steps = steps[:, -self._most_steps :]
-        padded = np.zeros((3, self._most_steps, self._layers + 1))
-        padded[:, self._most_steps - steps.shape[1] :] = steps
         if after not in states:
-            states[after] = _State(seconds, padded, cut, [taken] * (self._layers + 1))
+            states[after] = new
             return
         old = states[after]
-        better = seconds < old.seconds
-        old.seconds = np.where(better, seconds, old.seconds)
-        old.steps = np.where(better, padded, old.steps)
-        old.cut = np.where(better, cut, old.cut)
-        old.before = [taken if is_better else b for is_better, b in zip(better, old.before, strict=True)]
+        better = new.seconds < old.seconds
+        old.seconds = np.where(better, new.seconds, old.seconds)
+        old.steps = np.where(better, new.steps, old.steps)
+        old.cut = np.where(better, new.cut, old.cut)
+        old.before = [a if is_better else b for is_better, a, b in zip(better, new.before, old.before, strict=True)]
 
     def _walk_back(self, states: dict[Taken, _State], taken: Taken, cut: int) -> list[StageCut]:
         found = [StageCut(cut, self._layers, self._places(taken, self._sizes))]
@@ -207,9 +216,7 @@ class _Program:
 
     def _places(self, taken: Taken, after: Taken) -> tuple[int, ...]:
         """The devices that are taken after and not before."""
-        return tuple(
-            place for room, a, b in zip(self._rooms, taken, after, strict=True) for place in room[a:b]
-        )
+        return tuple(place for room, a, b in zip(self._rooms, taken, after, strict=True) for place in room[a:b])
 
     def _stage(self, group: tuple[int, ...]) -> FloatArray:
         """[3, i, j]: F, B and all-reduce of layers [i, j) on a group; 0 where j <= i."""
@@ -244,7 +251,7 @@ class _Program:
             seconds = np.where(here, self._link(self._places(before, taken), group), seconds)
         return seconds
 
-    def _fits(self, group: tuple[int, ...], *, last: bool) -> np.ndarray:
+    def _fits(self, group: tuple[int, ...], *, last: bool) -> BoolArray:
         """[i, j]: whether the group's memory holds a micro-batch of layers [i, j)."""
         count = self._layers + 1
         runs = np.triu(np.ones((count, count), dtype=bool), k=1)

@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import IdleDevice, Plan, Stage
-from edgeswarm.profile import IntArray, PlanningInstance
+from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from ...simulator.simulate import round_seconds
 from ..assemble import backup_holders
@@ -100,7 +101,7 @@ class _Search:
         plan = None if self.best is None else self._finished(self.best)
         return Optimum(plan, self.seconds, len(floors), self.simulated)
 
-    def _candidates(self, micro_batches: Sequence[int]) -> tuple[np.ndarray, IntArray, IntArray]:
+    def _candidates(self, micro_batches: Sequence[int]) -> tuple[FloatArray, IntArray, IntArray]:
         """Of all plans that fit memory with one micro-batch in flight: their floors, grids, and places in these."""
         floors, grids, places = [], [], []
         every = list(arrangements(self._instance))
@@ -126,12 +127,10 @@ class _Search:
         layers, stages = self._instance.model.layer_count, len(arrangement)
         inner = list(itertools.combinations(range(1, layers), stages - 1))
         cuts = np.array([(0, *cut, layers) for cut in inner], dtype=np.int64)
-        shares = tuple(
-            np.array(list(compositions(micro_batch, len(group))), dtype=np.int64) for group in arrangement
-        )
+        shares = tuple(np.array(list(compositions(micro_batch, len(group))), dtype=np.int64) for group in arrangement)
         return Grid(arrangement, micro_batch, cuts, shares)
 
-    def _fits(self, grid: Grid) -> np.ndarray:
+    def _fits(self, grid: Grid) -> npt.NDArray[np.bool_]:
         """Over the grid, flat: whether every share is held with one micro-batch in flight, and none is below a least batch."""
         fits = np.ones(grid.shape, dtype=bool)
         for stage, group in enumerate(grid.arrangement):
@@ -207,9 +206,7 @@ class _Search:
             micro_batch=micro_batch,
             micro_batches=-(-mini_batch // micro_batch),
             last_micro_batch=mini_batch % micro_batch or None,
-            stages=tuple(
-                Stage(*layers, shares, limit) for (layers, shares), limit in zip(groups, limits, strict=True)
-            ),
+            stages=tuple(Stage(*layers, shares, limit) for (layers, shares), limit in zip(groups, limits, strict=True)),
         )
         least = [layer.least_batch for layer in self._instance.model.layers]
         if max(least) > 1 and plan.too_few_samples(mini_batch, least):

@@ -90,7 +90,9 @@ class PipelineFound:
     stages: tuple[StageFound, ...]
 
 
-def optimize(states: ModelStates, levels: Sequence[Level], *, memory_bytes: float | None = None) -> PipelineFound | None:
+def optimize(
+    states: ModelStates, levels: Sequence[Level], *, memory_bytes: float | None = None
+) -> PipelineFound | None:
     """The best pipeline over all machines of all levels, the innermost level first; None where memory holds none.
 
     memory_bytes: of one machine, for its stage's parameters and activations once for each mini-batch that is in flight.

@@ -8,14 +8,14 @@ A floor is the longest of paths that every round has in it, taken as if nothing 
 
 A micro-batch that ends the round has come in, gone on to the end, and come back; M of them pass every replica and link.
 Frames that the processor handles, what shares a card, the samples' way and a smaller last micro-batch only add to it.
-Where later stages end a round after the first stage has begun the next one, what they do then isn't counted: rounds
-overlap there, and the simulator counts rounds before the pipeline has quite settled. So only the first stage's all-reduce is.
+Later stages may end a round after the first one has begun the next: their own all-reduce counts with their own work alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ import numpy.typing as npt
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from .arrangements import Arrangement
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 # Rounding of sums in another order.
 SLACK = 1 - 1e-9
@@ -105,9 +107,7 @@ class RoundFloor:
                         paths.out[stage],
                         strict=True,
                     )
-                    for way_of_last in [
-                        float(((rounds - 1) * forward + max(0, rounds - limit) * backward).item())
-                    ]
+                    for way_of_last in [float(((rounds - 1) * forward + max(0, rounds - limit) * backward).item())]
                     for way_of_waiting in [float(((rounds - 1) // limit * there).item())]
                 )
             floors.append(of_stage)
@@ -238,7 +238,8 @@ class RoundFloor:
         for stage, group in enumerate(grid.arrangement):
             forward, backward = paths.forward[stage], paths.backward[stage]
             arrive, there_and_back, out = paths.arrive[stage], paths.there_and_back[stage], paths.out[stage]
-            reduce = self._all_reduce(grid, 0)
+            steps = self._steps(grid, stage)
+            reduce = self._all_reduce(grid, stage)
             for d in range(len(group)):
                 bounds.append(arrive[d] + rounds * (forward[d] + backward[d]) + out[d])
                 bounds.append(arrive[d] + (rounds - 1) * forward[d] + there_and_back[d] + out[d])
@@ -248,6 +249,8 @@ class RoundFloor:
                         (rounds - 1) * forward[d] + there_and_back[d] - backward[d],
                     )
                     bounds.append(last + reduce + out[d] - _ring_steps(len(group)) * latency)
+                elif len(group) > 1:
+                    bounds.append(rounds * forward[d] + (rounds - 1) * backward[d] + reduce + steps[d])
             if stage:
                 bounds.extend(self._link_bounds(grid, paths, stage, rounds))
         return bounds
@@ -316,17 +319,17 @@ def _over_grid(grid: Grid, stage: int, values: FloatArray) -> FloatArray:
     return values.reshape(shape)
 
 
-def _between_stages(grid: Grid, stage: int, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+def _between_stages(grid: Grid, stage: int, values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
     """[C or 1, N of the stage before, N of the stage] as an array that broadcasts over the grid."""
     shape = [1] * len(grid.shape)
     shape[0], shape[stage], shape[stage + 1] = values.shape
     return values.reshape(shape)
 
 
-def _longest(ways: object) -> FloatArray:
+def _longest(ways: Iterable[tuple[npt.NDArray[np.bool_], FloatArray]]) -> FloatArray:
     """The longest of (is it there, seconds); every replica has one."""
     best: FloatArray = np.full(1, -np.inf)
-    for there, seconds in ways:  # type: ignore[attr-defined]
+    for there, seconds in ways:
         best = np.maximum(best, np.where(there, seconds, -np.inf))
     return best
 

@@ -47,7 +47,7 @@ class Effort:
     patience: see LocalSearch.climb; last_patience: of the last climb, from the best.
     """
 
-    budget: float = 120_000.0
+    budget: float = 80_000.0
     sketches: int = 60
     beam_width: int = 4
     beam_steps: int = 6
@@ -55,6 +55,15 @@ class Effort:
     climbs: int = 8
     patience: int = 8
     last_patience: int = 64
+
+
+def usual_effort(problem: SearchProblem) -> Effort:
+    """About a second for a handful of devices, three for ten of them or for very deep models, a minute for a hundred."""
+    if problem.device_count > 16:
+        return Effort(budget=1_500_000.0)
+    if problem.device_count > 6 or problem.layer_count > 180:
+        return Effort(budget=200_000.0)
+    return Effort()
 
 
 def plan_by_search(
@@ -69,8 +78,8 @@ def plan_by_search(
     micro_batch: samples of a micro-batch, where that is given. seeds: plans that it must not be worse than.
     The same instance and arguments give the same plan, in whatever order the instance lists its devices.
     """
-    effort = effort or Effort()
     problem = SearchProblem(instance)
+    effort = effort or usual_effort(problem)
     sharing = SampleSharing(problem)
     least = problem.least_batch
     first = (micro_batch,) if micro_batch else first_sizes(problem.mini_batch, least_batch=least)

@@ -20,8 +20,10 @@ from .problem import SearchProblem
 
 # Pairs (set of units, part of it) that one search looks at for each micro-batch size.
 MOST_TRANSITIONS = 2200
+# With fewer, devices that differ by no more than a measurement does are told apart.
+FEW_TRANSITIONS = 300
 
-_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
+_FACTORS = (0.12, 0.3, 1.0, 3.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,13 @@ class UnitKind:
 
 def make_units(problem: SearchProblem, *, most_transitions: int = MOST_TRANSITIONS) -> tuple[UnitKind, ...]:
     """Units of devices, each kind's in canonical order: single devices of exactly like kind where these are few enough."""
-    exact = _members(problem.kinds)
-    clusters = exact
+    clusters = _members(problem.kinds)
+    allowed = min(FEW_TRANSITIONS, most_transitions)
     for factor in _FACTORS:
-        if transitions([len(members) for members in clusters]) <= most_transitions:
+        if transitions([len(members) for members in clusters]) <= allowed:
             break
         clusters = _clusters(problem, factor)
+        allowed = most_transitions
     size = 1
     while transitions([-(-len(members) // size) for members in clusters]) > most_transitions:
         size += 1

@@ -99,7 +99,7 @@ class LocalSearch:
         if new:
             rounds = [min(20, candidate.micro_batches(self.judge.problem.mini_batch)) for candidate in new]
             longest = max(len(candidate.stages) * count for candidate, count in zip(new, rounds, strict=True))
-            self.judge.budget -= 24 * longest + 12 * len(new)
+            self.judge.budget -= 2 * longest * (14 + len(new) / 12) + 12 * len(new)
             self.estimates.update(zip(new, self.estimator.estimate(new).tolist(), strict=True))
         order = np.argsort([self.estimates[candidate] for candidate in candidates], kind="stable")
         return [candidates[place] for place in order if math.isfinite(self.estimates[candidates[place]])]

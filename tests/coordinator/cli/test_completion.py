@@ -57,7 +57,7 @@ def completed(words: str, home: Path) -> list[str]:
         ("edgeswarm train --wa", ["--wait"]),
         ("edgeswarm train --wire-dtype b", ["bfloat16"]),
         ("edgeswarm train ", ["file"]),
-        ("edgeswarm plan --planner ", ["edgeswarm", "asteroid", "data-parallel", "pipeline", "single"]),
+        ("edgeswarm plan --planner p", ["pipeline", "pipedream"]),
         ("edgeswarm completion ", ["bash", "zsh", "fish"]),
         ("edgeswarm-agent ", ["run", "join", "doctor", "completion"]),
         ("edgeswarm-agent run --thr", ["--threads"]),

@@ -24,15 +24,18 @@ pytestmark = [
 
 # The whole model with its activations for one sample is larger than any device of these.
 TOO_LARGE_FOR_ONE_DEVICE = {"bertlarge512-C-1000", "vgg416-C-1000"}
+# Its optimizer counts no memory for the last stage.
+WITHOUT_A_PLAN = {("vgg416-C-1000", "pipedream")}
 
 
-@pytest.mark.parametrize("planner", sorted(PLANNERS))
+@pytest.mark.parametrize("planner", sorted(set(PLANNERS) - {"exhaustive"}))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_instance_is_planned(path: Path, planner: str) -> None:
     instance = instance_from_json(json.loads(path.read_text()))
     # The one with 417 layers takes seconds at all sizes; memory leaves it no other than 1 anyway.
     micro_batch = 1 if path.stem == "vgg416-C-1000" else None
-    if path.stem in TOO_LARGE_FOR_ONE_DEVICE and PLANNERS[planner].one_stage:
+    one_stage = path.stem in TOO_LARGE_FOR_ONE_DEVICE and PLANNERS[planner].one_stage
+    if one_stage or (path.stem, planner) in WITHOUT_A_PLAN:
         with pytest.raises(EdgeswarmError, match="too little") as caught:
             make_plan(instance, planner, micro_batch)
         assert caught.value.code is ErrorCode.NO_PLAN_FITS

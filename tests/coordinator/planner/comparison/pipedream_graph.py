@@ -102,7 +102,7 @@ class LayerGraph:
     @cached_property
     def antichains(self) -> tuple[list[tuple[str, ...]], dict[frozenset[str], list[frozenset[str]]]]:
         """All antichains from the first layer on, in topological order, and which follow which."""
-        start = (next(name for name in self.layers if not self.ahead[name]),)
+        start: tuple[str, ...] = (next(name for name in self.layers if not self.ahead[name]),)
         members = {frozenset(start): start}
         edges: dict[frozenset[str], list[frozenset[str]]] = {}
         waiting = [start]

@@ -59,7 +59,10 @@ def all_plans(instance: PlanningInstance, micro_batch: int, *, every_in_flight: 
                             Stage(
                                 edges[index],
                                 edges[index + 1],
-                                {instance.device_names[p]: n for p, n in zip(groups[index], shares[index], strict=True)},
+                                {
+                                    instance.device_names[p]: n
+                                    for p, n in zip(groups[index], shares[index], strict=True)
+                                },
                                 in_flight[index],
                             )
                             for index in range(count)
@@ -84,7 +87,7 @@ def test_no_simulated_round_is_below_its_floor(number: int, data: st.DataObject)
     inner = data.draw(st.sampled_from(list(itertools.combinations(range(1, layers), len(groups) - 1))), label="cuts")
     edges = (0, *inner, layers)
     rounds = -(-instance.training.mini_batch // micro_batch)
-    stages = []
+    stages: list[Stage] = []
     for index, group in enumerate(groups):
         shares = data.draw(st.sampled_from(list(compositions(micro_batch, len(group)))), label="shares")
         names = {instance.device_names[place]: share for place, share in zip(group, shares, strict=True)}

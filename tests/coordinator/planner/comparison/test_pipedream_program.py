@@ -134,7 +134,7 @@ def test_reproduces_the_published_optimizer(run: dict[str, Any]) -> None:
 
     def walks(last: int, machines: int, stages: list[list[float]]) -> list[list[tuple[int, int, int]]]:
         """All ways to choose the reference's stages so that every choice is a best one, as (first, end, replicas)."""
-        first, end, seconds, replicas = stages[-1]
+        first, _, seconds, replicas = stages[-1]
         if len(stages) == 1:
             whole = stage_seconds(states, -1, last, machines=machines, bandwidth=bandwidth)
             return [[(0, last + 1, machines)]] if replicas == machines and as_good(whole, last, machines) else []

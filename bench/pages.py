@@ -1,0 +1,29 @@
+"""Tables in pages of docs/: each stands between two marks, and a measurement puts a new one there.
+
+<!-- NAME: begin -->
+| ... |
+<!-- NAME: end -->
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+PLANNERS_PAGE = Path(__file__).resolve().parents[1] / "docs" / "planners.md"
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is text, the others numbers."""
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def put_into(page: str, name: str, table: str) -> str:
+    """The page with the table between the marks of that name. Raises ValueError where they are missing."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, has_begin, rest = page.partition(begin)
+    _, has_end, after = rest.partition(end)
+    if not has_begin or not has_end:
+        raise ValueError(f"the page has no {begin} and {end}")
+    return f"{before}{begin}\n{table}\n{end}{after}"

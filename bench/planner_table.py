@@ -1,0 +1,120 @@
+"""All planners on instances made from public measurements: seconds of a round by the simulator, and of planning.
+
+    python -m bench.planner_table                    print the table
+    python -m bench.planner_table --write            and put it into docs/planners.md
+    python -m bench.planner_table --instance NAME    one instance; may be repeated
+
+The folder (--data) holds planning instances as `edgeswarm plan --instance` takes them, one JSON file each. Planning seconds
+are those of the process's processor time, on one core.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.measuring import Report, arguments, cpu_seconds, say
+from bench.pages import PLANNERS_PAGE, markdown_table, put_into
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.profile import PlanningInstance
+from edgeswarm.profile_json import instance_from_json
+from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
+from edgeswarm_coordinator.simulator.simulate import round_seconds
+
+FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "instances"
+# Small instances only; bench/optimum_gap.py has it.
+WITHOUT = ("exhaustive",)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One planner on one instance. seconds: of a round, None where no plan fits memory; devices, stages: that it uses."""
+
+    seconds: float | None
+    planning_seconds: float
+    devices: int = 0
+    stages: int = 0
+    micro_batch: int = 0
+
+    @property
+    def text(self) -> str:
+        if self.seconds is None:
+            return f"fits no memory ({_digits(self.planning_seconds)} s)"
+        return f"{_digits(self.seconds)} ({self.devices} dev., {_digits(self.planning_seconds)} s)"
+
+
+def measure(instance: PlanningInstance, planner: str) -> Cell:
+    """Plan, and simulate the plan."""
+    begun = cpu_seconds()
+    try:
+        plan = make_plan(instance, planner)
+    except EdgeswarmError as error:
+        if error.code is not ErrorCode.NO_PLAN_FITS:
+            raise
+        return Cell(None, cpu_seconds() - begun)
+    planning = cpu_seconds() - begun
+    seconds = round_seconds(instance, plan)
+    return Cell(seconds, planning, len(plan.devices), len(plan.stages), plan.micro_batch)
+
+
+def markdown(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]) -> str:
+    """The table: a row for each instance, a column for each planner, the fastest in bold."""
+    rows = []
+    for name, row in cells.items():
+        best = min((cell.seconds for cell in row.values() if cell.seconds is not None), default=math.nan)
+        texts = []
+        for planner in planners:
+            cell = row[planner]
+            fastest = cell.seconds is not None and cell.seconds <= best * (1 + 1e-6)
+            texts.append(f"**{cell.text}**" if fastest else cell.text)
+        rows.append((name, *texts))
+    return markdown_table(("instance", *planners), rows)
+
+
+def make_report(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]) -> Report:
+    report = Report(
+        "Seconds of a round by the simulator",
+        "In brackets: devices used, and seconds of processor time that planning took, on one core. The best is marked *.",
+        ("instance", *planners),
+    )
+    for name, row in cells.items():
+        best = min((cell.seconds for cell in row.values() if cell.seconds is not None), default=math.nan)
+        marks = [row[p].text + ("*" if (row[p].seconds or math.inf) <= best * (1 + 1e-6) else "") for p in planners]
+        report.rows.append((name, *marks))
+        report.data[name] = {planner: vars(cell) for planner, cell in row.items()}
+    return report
+
+
+def _digits(value: float) -> str:
+    """Three digits that count."""
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}" if value >= 0.01 else f"{value:.2f}"
+
+
+def main() -> int:
+    parser = arguments(__doc__, repeats=1)
+    parser.add_argument("--data", type=Path, default=FOLDER, metavar="FOLDER", help="the instances")
+    parser.add_argument("--instance", action="append", metavar="NAME", help="just this one; may be repeated")
+    others = [name for name in PLANNERS if name not in WITHOUT]
+    parser.add_argument("--planner", action="append", choices=others, help="just this one; may be repeated")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/planners.md")
+    options = parser.parse_args()
+    planners = options.planner or others
+    paths = [path for path in sorted(options.data.glob("*.json")) if path.stem in (options.instance or [path.stem])]
+    if not paths:
+        parser.error(f"{options.data} holds no such instance; --data FOLDER names the folder")
+    cells = {}
+    for path in paths:
+        instance = instance_from_json(json.loads(path.read_text()))
+        say(f"{path.stem}: {instance.model.layer_count} layers, {len(instance.devices)} devices")
+        cells[path.stem] = {planner: measure(instance, planner) for planner in planners}
+    if options.write:
+        PLANNERS_PAGE.write_text(put_into(PLANNERS_PAGE.read_text(), "table", markdown(cells, planners)))
+    return make_report(cells, planners).show(as_json=options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
