@@ -35,8 +35,8 @@ def _work_before(instance: PlanningInstance) -> FloatArray:
     batch = instance.training.mini_batch
     total = np.zeros(instance.model.layer_count + 1)
     for kind in sorted({device.profile for device in instance.devices}):
-        seconds = sum(instance.profiles[kind].seconds_before(batch))
-        total = total + seconds / max(float(seconds[-1]), 1e-300)
+        forward, backward = instance.profiles[kind].seconds_before(batch)
+        total = total + (forward + backward) / max(float(forward[-1] + backward[-1]), 1e-300)
     # Layers that take no time are told apart by their number alone.
     total = total + 1e-9 * np.arange(len(total))
     result: FloatArray = total / total[-1]

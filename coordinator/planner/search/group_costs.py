@@ -109,7 +109,9 @@ class GroupCostTables:
         forward, backward = problem.seconds
         both = forward[:, : micro_batch + 1] + backward[:, : micro_batch + 1]
         samples = np.arange(micro_batch + 1)
-        carried = np.array([carried_bytes(problem, int(a), int(b)) for a, b in zip(self._firsts, self._ends, strict=True)])
+        carried = np.array(
+            [carried_bytes(problem, int(a), int(b)) for a, b in zip(self._firsts, self._ends, strict=True)]
+        )
         rows = []
         for device in self._first:
             table = both[problem.class_of[device]]

@@ -72,8 +72,8 @@ def _clusters(problem: SearchProblem, factor: float) -> list[tuple[int, ...]]:
     most = math.log1p(factor)
     found: list[tuple[int, ...]] = []
     for room in _agglomerate(_link_distance(problem), most, list(range(problem.device_count))):
-        found += _agglomerate(_compute_distance(problem), most, room)
-    return sorted(tuple(sorted(cluster)) for cluster in found)
+        found += [tuple(sorted(cluster)) for cluster in _agglomerate(_compute_distance(problem), most, room)]
+    return sorted(found)
 
 
 def _link_distance(problem: SearchProblem) -> FloatArray:
@@ -87,7 +87,8 @@ def _link_distance(problem: SearchProblem) -> FloatArray:
             differences[np.eye(count, dtype=bool)] = 0.0
             differences[:, a] = 0.0
             distance[a] = np.maximum(distance[a], differences.max(axis=1))
-    return np.maximum(distance, distance.T)
+    both_ways: FloatArray = np.maximum(distance, distance.T)
+    return both_ways
 
 
 def _compute_distance(problem: SearchProblem) -> FloatArray:

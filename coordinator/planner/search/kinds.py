@@ -72,7 +72,8 @@ def _refine(colours: list[int], links: list[list[float]]) -> list[int]:
     places = range(len(colours))
     while True:
         keys = [
-            (colours[a], tuple(sorted((colours[b], links[a][b], links[b][a]) for b in places if b != a))) for a in places
+            (colours[a], tuple(sorted((colours[b], links[a][b], links[b][a]) for b in places if b != a)))
+            for a in places
         ]
         finer = _ranks(keys)
         if len(set(finer)) == len(set(colours)):

@@ -1,7 +1,7 @@
 """From good plans to better ones by small changes: many steps by estimate alone, then some with the simulator.
 
-    beam     the best few of different shape -> all their neighbours, estimated at once -> the best few -> ...
-    climb    the best by simulation -> its neighbours in order of their estimates -> the first that simulates faster -> ...
+beam     the best few of different shape -> all their neighbours, estimated at once -> the best few -> ...
+climb    the best by simulation -> its neighbours in order of their estimates -> the first that simulates faster -> ...
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ class LocalSearch:
                 best, seconds = found
         return best, seconds
 
-    def _step(
-        self, seconds: float, neighbours: list[Candidate], patience: int
-    ) -> tuple[Candidate, float] | None:
+    def _step(self, seconds: float, neighbours: list[Candidate], patience: int) -> tuple[Candidate, float] | None:
         """The first faster neighbour, in the order of the estimates."""
         if self.judge.budget <= 0:
             return None

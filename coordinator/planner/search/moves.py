@@ -1,10 +1,10 @@
 """Small changes of a candidate, of which the local search tries all: where to cut, who is where, how many samples.
 
-    stage 0 {a, b} layers 0-4 | stage 1 {c} layers 4-9 | idle d
-    ->  move a cut      {a, b} 0-5 | {c} 5-9          swap            {a, c} 0-4 | {b} 4-9
-        move a device   {a} 0-4 | {b, c} 4-9          add, drop       {a, b} 0-4 | {c, d} 4-9
-        split           {a} 0-2 | {b} 2-4 | {c} 4-9   merge           {a, b, c} 0-9
-        micro-batches larger or smaller; in `fine`: samples from one replica to another, K, the order of replicas
+stage 0 {a, b} layers 0-4 | stage 1 {c} layers 4-9 | idle d
+->  move a cut      {a, b} 0-5 | {c} 5-9          swap            {a, c} 0-4 | {b} 4-9
+    move a device   {a} 0-4 | {b, c} 4-9          add, drop       {a, b} 0-4 | {c, d} 4-9
+    split           {a} 0-2 | {b} 2-4 | {c} 4-9   merge           {a, b, c} 0-9
+    micro-batches larger or smaller; in `fine`: samples from one replica to another, K, the order of replicas
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ class Moves:
         cuts, groups = outline.cuts, outline.groups
         idle = self._one_of_each_kind(set(range(self.problem.device_count)) - {d for group in groups for d in group})
         for place, group in enumerate(groups):
-            pairs = [(group, (device,)) for device in idle] + [((device,), group) for device in idle]
+            pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(group, (device,)) for device in idle]
+            pairs += [((device,), group) for device in idle]
             ordered = sorted(group)
             for split in range(1, len(ordered)):
                 pairs += [(tuple(ordered[:split]), tuple(ordered[split:]))]
@@ -222,9 +223,7 @@ class Moves:
                     shares = list(stage.shares)
                     shares[giver] = left
                     shares[taker] += moved
-                    most = self.problem.largest_share(
-                        stage.devices[taker], stage.first, stage.end, stage.in_flight
-                    )
+                    most = self.problem.largest_share(stage.devices[taker], stage.first, stage.end, stage.in_flight)
                     if shares[taker] <= most:
                         yield _with_shares(stage, shares)
 

@@ -97,9 +97,9 @@ class _Run:
         self.next_input[row, stage] = self.inputs[row, stage, number + 1]
         is_last = stage == batch.last[row]
         self._gradient_arrives(row[is_last], stage[is_last], number[is_last], end[is_last])
-        row, stage, number, end = (values[~is_last] for values in (row, stage, number, end))
+        row, stage, number, end = row[~is_last], stage[~is_last], number[~is_last], end[~is_last]
         out, into = batch.forward_out[row, stage], batch.forward_in[row, stage]
-        arrival = self._transfer(self.downstream, row, stage, end, out, into)
+        arrival = self._transfer(self.downstream, row, stage, end, out=out, into=into)
         self.inputs[row, stage + 1, number] = arrival
         awaited = number == self.forwards[row, stage + 1]
         self.next_input[row[awaited], stage[awaited] + 1] = arrival[awaited]
@@ -115,10 +115,10 @@ class _Run:
         half = (stage == 0) & (number + 1 == self.middle[row])
         self.middle_end[row[half]] = end[half]
         inner = stage > 0
-        row, stage, number, end = (values[inner] for values in (row, stage, number, end))
+        row, stage, number, end = row[inner], stage[inner], number[inner], end[inner]
         target = stage - 1
         out, into = batch.backward_out[row, target], batch.backward_in[row, target]
-        arrival = self._transfer(self.upstream, row, stage, end, out, into)
+        arrival = self._transfer(self.upstream, row, stage, end, out=out, into=into)
         self._gradient_arrives(row, target, number, arrival)
 
     def _gradient_arrives(self, row: IntArray, stage: IntArray, number: IntArray, when: FloatArray) -> None:
@@ -132,6 +132,7 @@ class _Run:
         row: IntArray,
         sender: IntArray,
         ready: FloatArray,
+        *,
         out: FloatArray,
         into: FloatArray,
     ) -> FloatArray:

@@ -10,7 +10,6 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from .kinds import canonical_order, interchangeable_kinds
 
-
 # The runtime sums gradients in buckets of this many bytes, each as soon as it is complete.
 BUCKET_BYTES = 1 << 20
 

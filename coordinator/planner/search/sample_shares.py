@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeswarm.profile import FloatArray
+from edgeswarm.profile import FloatArray, IntArray
 
 from ..allocation import Group, share_samples
 from .candidate import CandidateStage
@@ -55,9 +55,7 @@ class SampleSharing:
         self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, in_flight: int
     ) -> tuple[tuple[int, ...], int] | None:
         for held in range(in_flight, 0, -1):
-            largest = [
-                min(micro_batch, self.problem.largest_share(device, first, end, held)) for device in devices
-            ]
+            largest = [min(micro_batch, self.problem.largest_share(device, first, end, held)) for device in devices]
             if sum(largest) < micro_batch:
                 continue
             shares = self._with_largest(first, end, devices, micro_batch, largest)
@@ -68,9 +66,8 @@ class SampleSharing:
     def _with_largest(
         self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, largest: list[int]
     ) -> tuple[int, ...] | None:
-        least = self._least_batch(first, end)
         if self.problem.least_batch > 1:
-            return self._respecting_least(first, end, devices, micro_batch, largest, least)
+            return self._respecting_least(first, end, devices, micro_batch, largest)
         if len(devices) == 1:
             return (micro_batch,)
         times = self._times(first, end, devices, micro_batch)
@@ -89,7 +86,7 @@ class SampleSharing:
         return result
 
     def _respecting_least(
-        self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, largest: list[int], least: int
+        self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, largest: list[int]
     ) -> tuple[int, ...] | None:
         """By Asteroid's Algorithm 1, which knows of least batches."""
         group = Group(
@@ -98,13 +95,10 @@ class SampleSharing:
             np.array([first]),
             np.array([end]),
             np.array([largest]),
-            np.array([least]),
+            np.array([self.problem.instance.model.least_batch(first, end)]),
         )
         shares = share_samples(group)[0]
         return tuple(int(share) for share in shares) if shares.sum() == micro_batch else None
-
-    def _least_batch(self, first: int, end: int) -> int:
-        return self.problem.instance.model.least_batch(first, end)
 
 
 def carried_bytes(problem: SearchProblem, first: int, end: int) -> float:
@@ -119,7 +113,7 @@ def carried_bytes(problem: SearchProblem, first: int, end: int) -> float:
     return behind + problem.cut_bytes[first]
 
 
-def _shares_by_time(times: FloatArray, largest: np.ndarray, samples: int) -> np.ndarray:
+def _shares_by_time(times: FloatArray, largest: IntArray, samples: int) -> IntArray:
     """[devices] shares that add up to `samples`, the slowest time as small as can be. times: [devices, samples + 1], rising."""
     size = len(times)
     allowed = np.where(np.arange(samples + 1)[np.newaxis, :] <= largest[:, np.newaxis], times, np.inf)
@@ -131,7 +125,7 @@ def _shares_by_time(times: FloatArray, largest: np.ndarray, samples: int) -> np.
             high = middle
         else:
             low = middle + 1
-    counts = (allowed[:, 1:] <= marks[low]).sum(axis=1)
+    counts: IntArray = (allowed[:, 1:] <= marks[low]).sum(axis=1)
     every = np.arange(size)
     while counts.sum() > samples:
         # What is too much goes from the replica that is busy longest; of equals from the last.

@@ -90,15 +90,16 @@ class SetProgram:
             heads = inside[1:]
             tails = index - self._index[heads]
             rows = 1 if index == full else last
-            self._fill(states, costs, micro_batches, index, heads, tails, rows)
+            self._fill(states, costs, index, micro_batches=micro_batches, heads=heads, tails=tails, rows=rows)
         return self._found(states, costs)
 
     def _fill(
         self,
         states: _States,
         costs: GroupCosts,
-        micro_batches: int,
         index: int,
+        *,
+        micro_batches: int,
         heads: IntArray,
         tails: IntArray,
         rows: int,
@@ -116,7 +117,17 @@ class SetProgram:
         heads, tails = heads[tails > 0], tails[tails > 0]
         held, which = np.nonzero(costs.worthwhile[:, heads])
         if len(which):
-            parts.append(self._joined(states, costs, micro_batches, heads[which], tails[which], rows, held))
+            parts.append(
+                self._joined(
+                    states,
+                    costs,
+                    micro_batches=micro_batches,
+                    heads=heads[which],
+                    tails=tails[which],
+                    held=held,
+                    rows=rows,
+                )
+            )
         execution, extra, way, share = (np.concatenate([part[which] for part in parts], axis=1) for which in range(4))
         places = np.concatenate([part[4] for part in parts], axis=2)
         every = np.arange(rows)
@@ -127,18 +138,19 @@ class SetProgram:
             states.extra[index, kept, :rows] = extra[every, best]
             states.way[index, kept, :rows] = way[every, best]
             states.share[index, kept, :rows] = share[every, best]
-            for which, target in enumerate((states.head, states.cut, states.tail_kept, states.held)):
-                target[index, kept, :rows] = places[which, every, best]
+            for number, target in enumerate((states.head, states.cut, states.tail_kept, states.held)):
+                target[index, kept, :rows] = places[number, every, best]
 
     def _joined(
         self,
         states: _States,
         costs: GroupCosts,
+        *,
         micro_batches: int,
         heads: IntArray,
         tails: IntArray,
-        rows: int,
         held: IntArray,
+        rows: int,
     ) -> tuple[FloatArray, ...]:
         """Each head [heads] over cuts i to j [rows, cuts] before each kept tail [KEPT] from j on. held: which K [heads].
 
@@ -150,7 +162,7 @@ class SetProgram:
         backward = costs.backward[heads, None, :rows, :]
         share = costs.largest_share[held, heads, None, :rows, :]
         end = costs.end[heads, None, :rows, :]
-        forward_link, backward_link = self._link(states, costs.micro_batch, share, heads, tails)
+        forward_link, backward_link = self._link(states, share, micro_batch=costs.micro_batch, heads=heads, tails=tails)
         link = forward_link + backward_link
         tail_way = states.way[tails][:, :, None, :]
         way = seconds + link + tail_way
@@ -169,7 +181,8 @@ class SetProgram:
         def chosen(values: FloatArray) -> FloatArray:
             full = np.broadcast_to(values, execution.shape)
             picked = np.take_along_axis(full, best, axis=0)[0]
-            return np.moveaxis(picked, 0, 1).reshape(rows, KEPT * cuts)
+            flat: FloatArray = np.moveaxis(picked, 0, 1).reshape(rows, KEPT * cuts)
+            return flat
 
         shape = (rows, KEPT * cuts)
         places = np.stack(
@@ -183,7 +196,7 @@ class SetProgram:
         return chosen(execution), chosen(extra), chosen(way), chosen(share), places
 
     def _link(
-        self, states: _States, micro_batch: int, share: FloatArray, heads: IntArray, tails: IntArray
+        self, states: _States, share: FloatArray, *, micro_batch: int, heads: IntArray, tails: IntArray
     ) -> tuple[FloatArray, FloatArray]:
         """Seconds of a micro-batch over cut j, forward and backward: [heads, KEPT, rows, cuts]."""
         latency = self.tables.problem.latency
@@ -197,11 +210,11 @@ class SetProgram:
         behind = np.maximum(states.head[tails], 0)
         there = self._between[heads[:, None, None], behind][:, :, None, :]
         back = self._between[behind, heads[:, None, None]][:, :, None, :]
-        return sent / there + latency, sent / back + latency
+        return np.asarray(sent / there + latency), np.asarray(sent / back + latency)
 
     def _found(self, states: _States, costs: GroupCosts) -> list[SketchedPipeline]:
         totals = states.execution[:, :, 0] + states.extra[:, :, 0]
-        found = {}
+        found: dict[Outline, float] = {}
         for flat in np.argsort(totals, axis=None, kind="stable"):
             index, kept = divmod(int(flat), KEPT)
             if not np.isfinite(totals[index, kept]):
