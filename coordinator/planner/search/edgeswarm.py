@@ -43,15 +43,21 @@ _WORTH_A_CLIMB = 1.25
 class Effort:
     """How much to look at. budget: see Judge. sketches: of the set program, made into whole plans.
 
-    beam_width, beam_steps: see LocalSearch.beam. finalists: simulated. climbs: finalists that are climbed from.
-    patience: see LocalSearch.climb; last_patience: of the last climb, from the best.
+    beam_width, beam_steps: see LocalSearch.beam. wide: the width of another beam where more than the part `wide_from` of
+    the budget is left, and of wider ones as long as it is.
+    finalists: simulated; more_finalists where more than the part `more_from` of the budget is left.
+    climbs: finalists that are climbed from. patience: see LocalSearch.climb; last_patience: of the climb from the best.
     """
 
     budget: float = 80_000.0
     sketches: int = 60
     beam_width: int = 4
     beam_steps: int = 6
+    wide: int = 12
+    wide_from: float = 0.6
     finalists: int = 10
+    more_finalists: int = 60
+    more_from: float = 0.4
     climbs: int = 8
     patience: int = 8
     last_patience: int = 64
@@ -93,14 +99,24 @@ def plan_by_search(
     local.beam(
         [candidate for candidate in whole if candidate is not None], width=effort.beam_width, steps=effort.beam_steps
     )
+    width, seen = effort.wide, 0
+    while judge.budget > effort.wide_from * effort.budget and seen < len(local.estimates):
+        seen = len(local.estimates)
+        local.beam(
+            [], width=width, steps=effort.beam_steps, of_each_size=width // 4, of_each_shape=width // effort.wide
+        )
+        width *= 2
     given = [canonical(problem, candidate_of(problem, plan)) for plan in seeds]
     # Given plans are simulated whatever it costs, and so is the best of ours.
-    finalists = [*given, *local.best(effort.finalists)]
-    simulated = [
-        (judge.seconds(candidate), place)
-        for place, candidate in enumerate(finalists)
-        if place <= len(given) or judge.affords(candidate)
-    ]
+    finalists = [*given, *local.best(effort.finalists), *local.best(effort.more_finalists, of_each_shape=2)]
+    finalists = list(dict.fromkeys(finalists))
+    simulated = []
+    for place, candidate in enumerate(finalists):
+        needed = place <= len(given)
+        left = judge.budget - judge.work(candidate)
+        most = 0.0 if place < len(given) + effort.finalists else effort.more_from * effort.budget
+        if needed or left >= most:
+            simulated.append((judge.seconds(candidate), place))
     simulated = sorted(entry for entry in simulated if math.isfinite(entry[0]))
     if not simulated:
         return None

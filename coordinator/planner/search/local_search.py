@@ -29,18 +29,27 @@ class LocalSearch:
         self.estimator = estimator
         self.judge = judge
         self.estimates: dict[Candidate, float] = {}
+        self._opened: set[Candidate] = set()
 
-    def beam(self, starts: Iterable[Candidate], *, width: int, steps: int) -> None:
-        """Goes from the best of different shape to their neighbours, so many steps; `estimates` has all that was seen."""
+    def beam(
+        self, starts: Iterable[Candidate], *, width: int, steps: int, of_each_size: int = 0, of_each_shape: int = 1
+    ) -> None:
+        """Goes from the best of different shape to their neighbours, so many steps; `estimates` has all that was seen.
+
+        of_each_size: how many of each micro-batch size are among the best, however slow. of_each_shape: at most.
+        """
         self.estimate(list(starts))
-        opened: set[Candidate] = set()
         for _ in range(steps):
             if self.judge.budget <= 0:
                 return
-            front = [candidate for candidate in self.best(width) if candidate not in opened]
+            front = [
+                candidate
+                for candidate in self.best(width, of_each_size=of_each_size, of_each_shape=of_each_shape)
+                if candidate not in self._opened
+            ]
             if not front:
                 return
-            opened.update(front)
+            self._opened.update(front)
             self.estimate(
                 [
                     neighbour
@@ -49,14 +58,18 @@ class LocalSearch:
                 ]
             )
 
-    def best(self, count: int) -> list[Candidate]:
-        """The best by estimate of what was seen, one of each shape: of the same groups in the same order, and one size."""
-        found: dict[object, Candidate] = {}
+    def best(self, count: int, *, of_each_size: int = 0, of_each_shape: int = 1) -> list[Candidate]:
+        """The best by estimate of what was seen, few of each shape: of the same groups in the same order, and one size."""
+        found: list[Candidate] = []
+        of_shape: dict[object, int] = {}
+        of_size: dict[int, int] = {}
         for candidate in sorted(self.estimates, key=self.estimates.__getitem__):
-            if len(found) == count:
-                break
-            found.setdefault(self._shape(candidate), candidate)
-        return list(found.values())
+            shape, size = self._shape(candidate), candidate.micro_batch
+            if of_shape.get(shape, 0) < of_each_shape and (len(found) < count or of_size.get(size, 0) < of_each_size):
+                found.append(candidate)
+                of_shape[shape] = of_shape.get(shape, 0) + 1
+                of_size[size] = of_size.get(size, 0) + 1
+        return found
 
     def climb(self, start: Candidate, *, patience: int) -> tuple[Candidate, float]:
         """The best that small changes lead to, and its seconds; where nothing better is found or affordable, `start`.
@@ -104,5 +117,5 @@ class LocalSearch:
 
     def _shape(self, candidate: Candidate) -> object:
         kinds = self.judge.problem.kinds
-        groups = tuple(tuple(kinds[device] for device in stage.devices) for stage in candidate.stages)
+        groups = tuple(tuple(sorted(kinds[device] for device in stage.devices)) for stage in candidate.stages)
         return candidate.micro_batch, groups

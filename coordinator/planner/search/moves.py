@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from .candidate import Candidate, CandidateStage, Outline, fewer_in_flight, usual_in_flight
 from .problem import SearchProblem
+from .rings import ring_order
 from .sample_shares import SampleSharing
 
 _CUT_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -28,6 +29,7 @@ class Moves:
         self.sharing = sharing
         self.sizes = sizes
         self._work_before = _work_before(problem)
+        self._rings: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def realise(self, outline: Outline) -> Candidate | None:
         """Samples shared, devices without any left out, others of their kind named in canonical order; None if too large."""
@@ -37,7 +39,7 @@ class Moves:
             stage = self.sharing.stage(
                 outline.cuts[place],
                 outline.cuts[place + 1],
-                tuple(sorted(group)),
+                self._ring(group),
                 outline.micro_batch,
                 min(outline.in_flight[place], most),
             )
@@ -45,6 +47,11 @@ class Moves:
                 return None
             stages.append(stage)
         return canonical(self.problem, Candidate(outline.micro_batch, tuple(stages)))
+
+    def _ring(self, group: tuple[int, ...]) -> tuple[int, ...]:
+        if group not in self._rings:
+            self._rings[group] = ring_order(group, self.problem.links)
+        return self._rings[group]
 
     def coarse(self, candidate: Candidate) -> list[Candidate]:
         """Other cuts, groups and micro-batch sizes, samples shared anew; each once, without the candidate itself."""
@@ -239,9 +246,7 @@ class Moves:
             )
             if fits:
                 yield CandidateStage(stage.first, stage.end, stage.devices, stage.shares, held)
-            shared = self.sharing.stage(
-                stage.first, stage.end, tuple(sorted(stage.devices)), candidate.micro_batch, held
-            )
+            shared = self.sharing.stage(stage.first, stage.end, self._ring(stage.devices), candidate.micro_batch, held)
             if shared is not None and shared.in_flight == held:
                 yield shared
 

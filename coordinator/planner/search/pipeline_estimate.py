@@ -16,6 +16,10 @@ from edgeswarm.profile import FloatArray
 from .candidate import Candidate, CandidateStage
 from .pipeline_batch import PipelineBatch, follow
 from .problem import BUCKET_BYTES, SearchProblem
+from .rings import slowest_of_ring
+
+
+_TIE = 0.01
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,9 @@ class PipelineEstimator:
         for row, candidate in enumerate(candidates):
             batch.counts[row] = candidate.micro_batches(self.problem.mini_batch)
             self._fill(batch, row, candidate)
-        return np.maximum(follow(batch), self._source_seconds(candidates))
+        pipeline, source = follow(batch), self._source_seconds(candidates)
+        # Where the source decides, the pipeline still tells one plan from another.
+        return np.asarray(np.maximum(pipeline, source) + _TIE * np.minimum(pipeline, source))
 
     def _fill(self, batch: PipelineBatch, row: int, candidate: Candidate) -> None:
         last = len(candidate.stages) - 1
@@ -102,9 +108,7 @@ class PipelineEstimator:
         if size == 1:
             return StageFigures(forward, backward, 0.0, 0.0, step)
         gradients = problem.gradient_bytes[stage.end] - problem.gradient_bytes[stage.first]
-        ring = [*stage.devices[1:], stage.devices[0]]
-        slowest = min(problem.links[a][b] for a, b in zip(stage.devices, ring, strict=True))
-        factor = 2 * (size - 1) / size / slowest
+        factor = 2 * (size - 1) / size / slowest_of_ring(stage.devices, problem.links)
         latency = (1 if size == 2 else 2 * (size - 1)) * problem.latency
         buckets = problem.buckets_before[stage.end] - problem.buckets_before[stage.first] + 1
         last_bucket = factor * min(gradients, BUCKET_BYTES) + 2 * latency
