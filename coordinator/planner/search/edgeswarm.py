@@ -43,8 +43,8 @@ _WORTH_A_CLIMB = 1.25
 class Effort:
     """How much to look at. budget: see Judge. sketches: of the set program, made into whole plans.
 
-    beam_width, beam_steps: see LocalSearch.beam. wide: the width of another beam where more than the part `wide_from` of
-    the budget is left, and of wider ones as long as it is.
+    beam_width, beam_steps: see LocalSearch.beam. wide: the width of another beam; wider ones follow until there is nothing
+    new, or no more of the budget is left than the part `simulating`.
     finalists: simulated; more_finalists where more than the part `more_from` of the budget is left.
     climbs: finalists that are climbed from. patience: see LocalSearch.climb; last_patience: of the climb from the best.
     """
@@ -54,7 +54,7 @@ class Effort:
     beam_width: int = 4
     beam_steps: int = 6
     wide: int = 12
-    wide_from: float = 0.6
+    simulating: float = 0.6
     finalists: int = 10
     more_finalists: int = 60
     more_from: float = 0.4
@@ -68,7 +68,7 @@ def usual_effort(problem: SearchProblem) -> Effort:
     if problem.device_count > 16:
         return Effort(budget=1_500_000.0)
     if problem.device_count > 6 or problem.layer_count > 180:
-        return Effort(budget=200_000.0)
+        return Effort(budget=280_000.0)
     return Effort()
 
 
@@ -96,15 +96,14 @@ def plan_by_search(
     local = LocalSearch(moves, estimator, judge)
 
     whole = [moves.realise(outline) for outline in _outlines(problem, first, effort.sketches)]
-    local.beam(
-        [candidate for candidate in whole if candidate is not None], width=effort.beam_width, steps=effort.beam_steps
-    )
+    starts = [candidate for candidate in whole if candidate is not None]
+    floor = effort.simulating * effort.budget
+    local.beam(starts, width=effort.beam_width, steps=effort.beam_steps, floor=floor)
     width, seen = effort.wide, 0
-    while judge.budget > effort.wide_from * effort.budget and seen < len(local.estimates):
+    while judge.budget > floor and seen < len(local.estimates):
         seen = len(local.estimates)
-        local.beam(
-            [], width=width, steps=effort.beam_steps, of_each_size=width // 4, of_each_shape=width // effort.wide
-        )
+        few = {"of_each_size": width // 4, "of_each_shape": width // effort.wide}
+        local.beam([], width=width, steps=effort.beam_steps, floor=floor, **few)
         width *= 2
     given = [canonical(problem, candidate_of(problem, plan)) for plan in seeds]
     # Given plans are simulated whatever it costs, and so is the best of ours.

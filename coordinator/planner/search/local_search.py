@@ -6,7 +6,6 @@ climb    the best by simulation -> its neighbours in order of their estimates ->
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 
@@ -20,6 +19,9 @@ from .pipeline_estimate import PipelineEstimator
 # A change has to bring this much: below it the simulator's last digits decide.
 _LEAST_GAIN = 1e-6
 
+# Candidates whose neighbours are estimated together.
+_AT_ONCE = 4
+
 
 class LocalSearch:
     """Searches around candidates of one problem. estimates: seconds of all that was estimated."""
@@ -32,31 +34,35 @@ class LocalSearch:
         self._opened: set[Candidate] = set()
 
     def beam(
-        self, starts: Iterable[Candidate], *, width: int, steps: int, of_each_size: int = 0, of_each_shape: int = 1
+        self,
+        starts: Iterable[Candidate],
+        *,
+        width: int,
+        steps: int,
+        floor: float,
+        of_each_size: int = 0,
+        of_each_shape: int = 1,
     ) -> None:
         """Goes from the best of different shape to their neighbours, so many steps; `estimates` has all that was seen.
 
-        of_each_size: how many of each micro-batch size are among the best, however slow. of_each_shape: at most.
+        floor: of the budget, at which it stops. of_each_size: how many of each micro-batch size are among the best,
+        however slow. of_each_shape: at most.
         """
         self.estimate(list(starts))
         for _ in range(steps):
-            if self.judge.budget <= 0:
-                return
-            front = [
-                candidate
-                for candidate in self.best(width, of_each_size=of_each_size, of_each_shape=of_each_shape)
-                if candidate not in self._opened
-            ]
+            best = self.best(width, of_each_size=of_each_size, of_each_shape=of_each_shape)
+            front = [candidate for candidate in best if candidate not in self._opened]
             if not front:
                 return
-            self._opened.update(front)
-            self.estimate(
-                [
-                    neighbour
-                    for candidate in front
-                    for neighbour in itertools.chain(self.moves.coarse(candidate), self.moves.fine(candidate))
-                ]
-            )
+            for begin in range(0, len(front), _AT_ONCE):
+                if self.judge.budget <= floor:
+                    return
+                part = front[begin : begin + _AT_ONCE]
+                self._opened.update(part)
+                self.estimate([neighbour for candidate in part for neighbour in self._neighbours(candidate)])
+
+    def _neighbours(self, candidate: Candidate) -> list[Candidate]:
+        return [*self.moves.coarse(candidate), *self.moves.fine(candidate)]
 
     def best(self, count: int, *, of_each_size: int = 0, of_each_shape: int = 1) -> list[Candidate]:
         """The best by estimate of what was seen, few of each shape: of the same groups in the same order, and one size."""

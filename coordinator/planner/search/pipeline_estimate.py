@@ -18,7 +18,6 @@ from .pipeline_batch import PipelineBatch, follow
 from .problem import BUCKET_BYTES, SearchProblem
 from .rings import slowest_of_ring
 
-
 _TIE = 0.01
 
 
