@@ -44,12 +44,12 @@ class UnitKind:
 def make_units(problem: SearchProblem, *, most_transitions: int = MOST_TRANSITIONS) -> tuple[UnitKind, ...]:
     """Units of devices, each kind's in canonical order: single devices of exactly like kind where these are few enough."""
     clusters = _members(problem.kinds)
-    allowed = min(FEW_TRANSITIONS, most_transitions)
-    for factor in _FACTORS:
-        if transitions([len(members) for members in clusters]) <= allowed:
-            break
-        clusters = _clusters(problem, factor)
-        allowed = most_transitions
+    if transitions([len(members) for members in clusters]) > min(FEW_TRANSITIONS, most_transitions):
+        for factor in _FACTORS:
+            clusters = _clusters(problem, factor)
+            # With two units of each kind at least; more is for larger units to bring down.
+            if transitions([min(len(members), 2) for members in clusters]) <= most_transitions:
+                break
     size = 1
     while transitions([-(-len(members) // size) for members in clusters]) > most_transitions:
         size += 1
