@@ -40,7 +40,7 @@ def test_all_kinds_of_moves_are_there() -> None:
 
 
 def test_fine_moves_change_shares_and_in_flight() -> None:
-    problem = SearchProblem(make_instance((1.0,) * 4, (1.0, 1.5)))
+    problem = SearchProblem(make_instance((1.0,) * 4, (1.0, 1.1)))
     moves = moves_of(problem)
     start = moves.realise(Outline(4, (0, 4), ((0, 1),), usual_in_flight(1)))
     assert start is not None
