@@ -36,7 +36,7 @@ class TrainOptions:
     job_path: Path
     output: Path | None = None
     plan_path: Path | None = None
-    planner: str = "asteroid"
+    planner: str = "edgeswarm"
     micro_batch: int | None = None
     epochs: int | None = None
     batch_size: int | None = None

@@ -19,6 +19,8 @@ from .comparison.exhaustive import exhaustive
 from .comparison.gpipe import gpipe_by_size, gpipe_by_time, gpipe_shortage
 from .comparison.pipedream import pipedream, pipedream_shortage
 from .micro_batches import micro_batch_sizes
+from .search.edgeswarm import plan_by_search
+from .search.seeds import seed_plans
 from .shortage import Shortage, no_plan_fits, one_stage_shortage, pipeline_shortage
 
 Search = Callable[[PlanningInstance, int, float], FoundPipeline | None]
@@ -69,9 +71,20 @@ def _pipeline(most_in_flight: int | None) -> Search:
     return found
 
 
+def _edgeswarm(instance: PlanningInstance, sizes: tuple[int, ...]) -> Plan | None:
+    """One size is one that was asked for; where there are several, the search chooses among all."""
+    seeds = seed_plans(instance, sizes)
+    return plan_by_search(instance, micro_batch=sizes[0] if len(sizes) == 1 else None, seeds=seeds)
+
+
 PLANNERS: dict[str, Planner] = {
     planner.name: planner
     for planner in (
+        Planner(
+            "edgeswarm",
+            "the fastest that a search over groups, orders, cuts and sizes finds by simulating rounds",
+            whole=_edgeswarm,
+        ),
         Planner(
             "asteroid",
             "stages of layers, each over a group of devices (Asteroid's Algorithms 1 and 2)",
@@ -126,7 +139,7 @@ PLANNERS: dict[str, Planner] = {
 }
 
 
-def make_plan(instance: PlanningInstance, planner: str = "asteroid", micro_batch: int | None = None) -> Plan:
+def make_plan(instance: PlanningInstance, planner: str = "edgeswarm", micro_batch: int | None = None) -> Plan:
     """Plan an instance; the plan fits memory and has its prediction, backup holders and idle devices filled in.
 
     planner: a name of PLANNERS (ValueError for another). micro_batch: samples of a micro-batch; None tries several.

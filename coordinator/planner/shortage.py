@@ -93,8 +93,8 @@ def _remedies(
 ) -> list[str]:
     worst = shortages[0]
     remedies = []
-    if planner != "asteroid" and len(instance.devices) > 1:
-        remedies.append("--planner asteroid, which cuts the model into stages")
+    if planner != "edgeswarm" and len(instance.devices) > 1:
+        remedies.append("--planner edgeswarm, which cuts the model into stages as memory allows")
     if fixed_micro_batch and worst.samples > 1:
         remedies.append(f"a micro-batch smaller than {worst.samples}")
     lacks = [f"{readable_bytes(shortage.lacking_bytes)} on {shortage.device.name}" for shortage in shortages]

@@ -1,0 +1,202 @@
+"""What any group of devices takes for any run of layers, at one micro-batch size: all groups and runs at once.
+
+A group is a number of units of each kind (grouping.py), a run of layers lies between two of the candidate cuts. Samples
+are shared as in sample_shares.py: for each run the times at which some kind of device has done one more sample are
+sorted, and the first is found by which the group together has done them all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeswarm.profile import FloatArray, IntArray
+
+from ..allocation import BoolArray
+from .grouping import UnitKind
+from .problem import BUCKET_BYTES, SearchProblem, all_reduce_steps
+from .sample_shares import carried_bytes
+
+
+@dataclass(frozen=True)
+class GroupCosts:
+    """Costs at one micro-batch size; arrays [groups, cuts, cuts] over runs between two cuts, infinite for none.
+
+    seconds[k]: forward and backward of a micro-batch with in_flight[k] of them held, or what the card takes if longer.
+    backward: its part that goes backward. end: all-reduce and optimizer's step behind the last backward.
+    largest_share[k]: samples of the replica that takes most. worthwhile: [of in_flight, groups] whether this K is
+    possible, and lets a group do more than holding more micro-batches would.
+    """
+
+    micro_batch: int
+    in_flight: tuple[int, ...]
+    seconds: FloatArray
+    backward: FloatArray
+    end: FloatArray
+    largest_share: FloatArray
+    worthwhile: BoolArray
+
+
+class GroupCostTables:
+    """Makes GroupCosts. groups: [groups, kinds] units of each kind, the empty one first, in mixed-radix order."""
+
+    def __init__(self, problem: SearchProblem, kinds: Sequence[UnitKind], cuts: list[int]) -> None:
+        self.problem = problem
+        self.kinds = kinds
+        self.cuts = cuts
+        ranges = [range(len(kind.units) + 1) for kind in kinds]
+        self.groups: IntArray = np.array(list(itertools.product(*ranges)), dtype=np.int64)
+        self.sizes: IntArray = self.groups * np.array([kind.unit_size for kind in kinds])
+        self._first = [kind.devices[0] for kind in kinds]
+        self._memory = [min(problem.memory[device] for device in kind.devices) for kind in kinds]
+        self.links = self._links()
+        first, end = np.triu_indices(len(cuts), k=1)
+        self._first_cut, self._end_cut = first, end
+        self._firsts, self._ends = np.array(cuts)[first], np.array(cuts)[end]
+
+    def _links(self) -> FloatArray:
+        """[kinds, kinds]: bytes per second from a device of one kind to one of another; infinite for none."""
+        links = np.array(self.problem.links)
+        count = len(self.kinds)
+        rates = np.full((count, count), np.inf)
+        for a, b in itertools.product(range(count), repeat=2):
+            values = links[np.ix_(self.kinds[a].devices, self.kinds[b].devices)]
+            finite = values[np.isfinite(values)]
+            if len(finite):
+                rates[a, b] = float(np.median(finite))
+        return rates
+
+    def between(self) -> FloatArray:
+        """[groups, groups]: the slowest link from a device of one group to one of another."""
+        present = self.groups > 0
+        rates = np.full((len(self.groups), len(self.groups)), np.inf)
+        for a, b in itertools.product(range(len(self.kinds)), repeat=2):
+            used = present[:, a][:, np.newaxis] & present[:, b][np.newaxis, :]
+            rates = np.where(used, np.minimum(rates, self.links[a, b]), rates)
+        return rates
+
+    def costs(self, micro_batch: int, in_flight: tuple[int, ...]) -> GroupCosts:
+        count, kinds = len(self._firsts), len(self.kinds)
+        flat = self._kind_times(micro_batch)[:, 1:].reshape(kinds * micro_batch, count)
+        order = np.argsort(flat, axis=0, kind="stable")
+        marks = np.take_along_axis(flat, order, axis=0)
+        done = np.stack([np.cumsum(order // micro_batch == kind, axis=0) for kind in range(kinds)])
+        times, shares = [], []
+        for held in in_flight:
+            time, most = self._share(marks, done, micro_batch, self._largest(micro_batch, held))
+            times.append(time)
+            shares.append(most)
+        parts = self._backward_part(micro_batch) * np.where(np.isfinite(times[0]), times[0], 0.0)
+        worthwhile = np.array([np.isfinite(time).any(axis=1) for time in times])
+        for place in range(len(times) - 1):
+            worthwhile[place] &= (times[place] != times[place + 1]).any(axis=1)
+        return GroupCosts(
+            micro_batch,
+            in_flight,
+            np.array([self._spread(time) for time in times]),
+            self._spread(parts, elsewhere=0.0),
+            self._spread(self._end_seconds(parts), elsewhere=0.0),
+            np.array([self._spread(most) for most in shares]),
+            worthwhile,
+        )
+
+    def _kind_times(self, micro_batch: int) -> FloatArray:
+        """[kinds, micro_batch + 1, runs]: seconds of one device of a kind for so many samples, rising."""
+        problem = self.problem
+        forward, backward = problem.seconds
+        both = forward[:, : micro_batch + 1] + backward[:, : micro_batch + 1]
+        samples = np.arange(micro_batch + 1)
+        carried = np.array(
+            [carried_bytes(problem, int(a), int(b)) for a, b in zip(self._firsts, self._ends, strict=True)]
+        )
+        rows = []
+        for device in self._first:
+            table = both[problem.class_of[device]]
+            compute = np.maximum.accumulate(table[:, self._ends] - table[:, self._firsts], axis=0)
+            compute[1:] += 2 * problem.profiles[problem.class_of[device]].overheads.action_seconds
+            card = carried / min(problem.card_out[device], problem.card_in[device])
+            rows.append(np.maximum(compute, card[np.newaxis, :] * samples[:, np.newaxis]))
+        return np.array(rows)
+
+    def _largest(self, micro_batch: int, held: int) -> FloatArray:
+        """[kinds, runs]: samples that a device of the kind can hold."""
+        weights = np.array(self.problem.weight_bytes)
+        saved = np.array(self.problem.saved_bytes)
+        free = np.array(self._memory)[:, np.newaxis] - (weights[self._ends] - weights[self._firsts])[np.newaxis, :]
+        per_sample = ((saved[self._ends] - saved[self._firsts]) * held)[np.newaxis, :]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            samples = np.where(per_sample > 0, np.floor(free / per_sample), micro_batch)
+        return np.where(free >= 0, np.clip(samples, 0, micro_batch), 0)
+
+    def _share(
+        self, marks: FloatArray, done: IntArray, micro_batch: int, largest: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """[groups, runs]: the time by which all samples are done, and the largest share then; infinite for never."""
+        every = np.arange(marks.shape[1])[np.newaxis, :]
+        low = np.zeros((len(self.groups), marks.shape[1]), dtype=np.int64)
+        high = np.full_like(low, len(marks) - 1)
+        sizes = self.sizes.astype(np.float64)
+        while np.any(low < high):
+            middle = (low + high) // 2
+            enough = self._samples_done(done, middle, every, largest, sizes) >= micro_batch
+            high = np.where(enough, middle, high)
+            low = np.where(enough, low, np.minimum(middle + 1, high))
+        held = self._samples_done(done, low, every, largest, sizes) >= micro_batch
+        most = np.zeros(low.shape)
+        for kind in range(len(done)):
+            part = np.minimum(done[kind][low, every], largest[kind][np.newaxis, :])
+            most = np.maximum(most, np.where(sizes[:, kind, np.newaxis] > 0, part, 0.0))
+        return np.where(held, marks[low, every], np.inf), np.where(held, np.minimum(most, micro_batch), np.inf)
+
+    @staticmethod
+    def _samples_done(
+        done: IntArray, place: IntArray, every: IntArray, largest: FloatArray, sizes: FloatArray
+    ) -> FloatArray:
+        total = np.zeros(place.shape)
+        for kind in range(len(done)):
+            total += sizes[:, kind, np.newaxis] * np.minimum(done[kind][place, every], largest[kind][np.newaxis, :])
+        return total
+
+    def _backward_part(self, micro_batch: int) -> FloatArray:
+        """[groups, runs]: what part of a stage's time is backward, by the mean of its kinds."""
+        forward, backward = self.problem.seconds
+        parts = []
+        for device in self._first:
+            place = self.problem.class_of[device]
+            back = backward[place, micro_batch, self._ends] - backward[place, micro_batch, self._firsts]
+            there = forward[place, micro_batch, self._ends] - forward[place, micro_batch, self._firsts]
+            parts.append(back / np.maximum(back + there, 1e-300))
+        sizes = self.sizes.astype(np.float64)
+        result: FloatArray = sizes @ np.array(parts) / np.maximum(sizes.sum(axis=1), 1.0)[:, np.newaxis]
+        return result
+
+    def _end_seconds(self, backward: FloatArray) -> FloatArray:
+        """[groups, runs]: what the all-reduce takes beyond the last backward, and the optimizer's step."""
+        gradients = np.array(self.problem.gradient_bytes)
+        sent = gradients[self._ends] - gradients[self._firsts]
+        size = np.maximum(self.sizes.sum(axis=1), 1)
+        slowest = np.full(len(self.groups), np.inf)
+        for a, b in itertools.product(range(len(self.kinds)), repeat=2):
+            pair = (self.sizes[:, a] > (1 if a == b else 0)) & (self.sizes[:, b] > 0)
+            slowest = np.where(pair, np.minimum(slowest, self.links[a, b]), slowest)
+        factor = (2.0 * (size - 1) / size / slowest)[:, np.newaxis]
+        latency = (all_reduce_steps(size) * self.problem.latency)[:, np.newaxis]
+        before = np.array(self.problem.buckets_before)
+        # Bucket after bucket, and one of statistics behind them.
+        whole = factor * sent + latency * (before[self._ends] - before[self._firsts] + 1)
+        bucket = factor * np.minimum(sent, BUCKET_BYTES) + 2 * latency
+        updates = np.zeros(whole.shape)
+        for kind, device in enumerate(self._first):
+            steps = self.problem.update_before[self.problem.class_of[device]]
+            step = np.where(self.sizes[:, kind, np.newaxis] > 0, steps[self._ends] - steps[self._firsts], 0.0)
+            updates = np.maximum(updates, step)
+        result: FloatArray = np.maximum(whole - backward, bucket) + updates
+        return result
+
+    def _spread(self, values: FloatArray, elsewhere: float = np.inf) -> FloatArray:
+        array = np.full((len(values), len(self.cuts), len(self.cuts)), elsewhere)
+        array[:, self._first_cut, self._end_cut] = values
+        return array

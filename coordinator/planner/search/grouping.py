@@ -1,0 +1,118 @@
+"""Devices bundled into units of like kind, so that a search over sets of devices stays small. DeepCEE's two levels.
+
+First by network: devices whose links to all others are alike; then, among those, by compute: class and memory. The
+widest allowed difference grows until there are few enough sets. Where even that leaves too many, as with a hundred
+devices, some devices of a kind go together everywhere: they are one unit.
+
+    100 devices -> 4 kinds (2 rooms x 2 classes) of 25 devices -> 4 kinds of 5 units of 5 devices
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeswarm.profile import FloatArray
+
+from .problem import SearchProblem
+
+# Pairs (set of units, part of it) that one search looks at for each micro-batch size.
+MOST_TRANSITIONS = 2200
+# With fewer, devices that differ by no more than a measurement does are told apart.
+FEW_TRANSITIONS = 300
+
+_FACTORS = (0.12, 0.3, 1.0, 3.0, 10.0)
+
+
+@dataclass(frozen=True)
+class UnitKind:
+    """Units that count as alike. units: each a tuple of devices; all but the last of a kind have the same number."""
+
+    units: tuple[tuple[int, ...], ...]
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        return tuple(device for unit in self.units for device in unit)
+
+    @property
+    def unit_size(self) -> int:
+        return len(self.units[0])
+
+
+def make_units(problem: SearchProblem, *, most_transitions: int = MOST_TRANSITIONS) -> tuple[UnitKind, ...]:
+    """Units of devices, each kind's in canonical order: single devices of exactly like kind where these are few enough."""
+    clusters = _members(problem.kinds)
+    if transitions([len(members) for members in clusters]) > min(FEW_TRANSITIONS, most_transitions):
+        for factor in _FACTORS:
+            clusters = _clusters(problem, factor)
+            # With two units of each kind at least; more is for larger units to bring down.
+            if transitions([min(len(members), 2) for members in clusters]) <= most_transitions:
+                break
+    size = 1
+    while transitions([-(-len(members) // size) for members in clusters]) > most_transitions:
+        size += 1
+    return tuple(
+        UnitKind(tuple(members[place : place + size] for place in range(0, len(members), size))) for members in clusters
+    )
+
+
+def transitions(counts: list[int]) -> int:
+    """How many pairs (set, part of it) there are with so many units of each kind."""
+    return math.prod((count + 1) * (count + 2) // 2 for count in counts)
+
+
+def _members(kinds: list[int]) -> list[tuple[int, ...]]:
+    return [tuple(place for place, other in enumerate(kinds) if other == kind) for kind in sorted(set(kinds))]
+
+
+def _clusters(problem: SearchProblem, factor: float) -> list[tuple[int, ...]]:
+    """Devices that differ by at most 1 + factor: by their links first, then by compute and memory."""
+    most = math.log1p(factor)
+    found: list[tuple[int, ...]] = []
+    for room in _agglomerate(_link_distance(problem), most, list(range(problem.device_count))):
+        found += [tuple(sorted(cluster)) for cluster in _agglomerate(_compute_distance(problem), most, room)]
+    return sorted(found)
+
+
+def _link_distance(problem: SearchProblem) -> FloatArray:
+    """[devices, devices]: the widest logarithmic difference between two devices' links to any third one."""
+    count = problem.device_count
+    links = np.log(np.where(np.eye(count, dtype=bool), 1.0, np.array(problem.links)))
+    distance = np.zeros((count, count))
+    for a in range(count):
+        for rows in (links, links.T):
+            differences = np.abs(rows - rows[a])
+            differences[np.eye(count, dtype=bool)] = 0.0
+            differences[:, a] = 0.0
+            distance[a] = np.maximum(distance[a], differences.max(axis=1))
+    both_ways: FloatArray = np.maximum(distance, distance.T)
+    return both_ways
+
+
+def _compute_distance(problem: SearchProblem) -> FloatArray:
+    forward, backward = problem.seconds
+    speed = np.log(np.maximum(forward[:, -1, -1] + backward[:, -1, -1], 1e-12))[problem.class_of]
+    memory = np.log(np.maximum(np.array(problem.memory), 1.0))
+    result: FloatArray = np.maximum(
+        np.abs(speed[:, np.newaxis] - speed[np.newaxis, :]), np.abs(memory[:, np.newaxis] - memory[np.newaxis, :])
+    )
+    return result
+
+
+def _agglomerate(distance: FloatArray, most: float, members: list[int]) -> list[list[int]]:
+    """Complete linkage: the two closest clusters become one while all of their members are within `most`."""
+    clusters = [[member] for member in members]
+    between = distance[np.ix_(members, members)].copy()
+    np.fill_diagonal(between, np.inf)
+    while len(clusters) > 1:
+        a, b = sorted(divmod(int(np.argmin(between)), len(clusters)))
+        if between[a, b] > most:
+            break
+        clusters[a] += clusters.pop(b)
+        between[a] = np.maximum(between[a], between[b])
+        between[:, a] = between[a]
+        between = np.delete(np.delete(between, b, axis=0), b, axis=1)
+        np.fill_diagonal(between, np.inf)
+    return clusters

@@ -1,0 +1,91 @@
+"""Which devices are interchangeable: a planner that exchanges two of them has planned nothing new.
+
+Two devices are of one kind when their class, memory and links are alike. Links are compared by refinement: devices begin
+with what they are by themselves, and two of a kind are told apart as long as their links to another kind differ:
+
+    nx -fast- tx2 -slow- nano -fast- nano        kinds: nx | tx2 | nano nano
+
+With a tolerance, devices that are nearly alike count as one kind: measured links never agree to the last digit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+
+from edgeswarm.profile import PlanningInstance
+
+
+def interchangeable_kinds(instance: PlanningInstance, *, tolerance: float = 0.0) -> list[int]:
+    """The kind of every device, numbered from 0 in an order that does not depend on the list's.
+
+    All pairs of one kind, and all pairs of two given kinds, have the same link, up to the tolerance: a factor of
+    1 + tolerance in bandwidth, memory and speed; 0 compares exactly, and the class by its name instead of its speed.
+    """
+    own = [_own_signature(instance, place, tolerance) for place in range(len(instance.devices))]
+    colours = _ranks(own)
+    links = instance.network.matrix
+    rounded = [[_rounded(float(value), tolerance) for value in row] for row in links]
+    while True:
+        colours = _refine(colours, rounded)
+        odd = _irregular(colours, rounded)
+        if odd is None:
+            return colours
+        # Two rooms that look alike from outside: name one device, and whoever stands differently to it is told apart.
+        first = min((instance.devices[place].name, place) for place in range(len(colours)) if colours[place] == odd)[1]
+        colours = _ranks([(colour, place != first) for place, colour in enumerate(colours)])
+
+
+def canonical_order(instance: PlanningInstance) -> list[int]:
+    """Places of the devices by kind, then by name: the same list of devices however the instance lists them."""
+    kinds = interchangeable_kinds(instance)
+    return sorted(range(len(kinds)), key=lambda place: (kinds[place], instance.devices[place].name))
+
+
+def _own_signature(instance: PlanningInstance, place: int, tolerance: float) -> tuple[Hashable, ...]:
+    device = instance.devices[place]
+    source = instance.data_source
+    served = 0.0 if source is None else source.bandwidth[place]
+    free = float(device.memory_bytes - device.base_bytes)
+    profile = instance.profiles[device.profile]
+    batch = instance.training.mini_batch
+    seconds = profile.forward(batch, 0, profile.layer_count) + profile.backward(batch, 0, profile.layer_count)
+    if tolerance:
+        return (_rounded(seconds, tolerance), _rounded(-free, tolerance), _rounded(served, tolerance))
+    return (seconds, -free, served, device.profile, device.base_bytes)
+
+
+def _rounded(value: float, tolerance: float) -> float:
+    """On a scale of steps of 1 + tolerance; the sign stays, and values without a logarithm are as they are."""
+    if not tolerance or value == 0 or math.isinf(value):
+        return value
+    return math.copysign(1 + round(math.log1p(abs(value)) / math.log1p(tolerance)), value)
+
+
+def _ranks(keys: Sequence[Hashable]) -> list[int]:
+    order = {key: rank for rank, key in enumerate(sorted(set(keys)))}  # type: ignore[type-var]
+    return [order[key] for key in keys]
+
+
+def _refine(colours: list[int], links: list[list[float]]) -> list[int]:
+    """Split kinds whose devices have other links to some kind, until none is split."""
+    places = range(len(colours))
+    while True:
+        keys = [
+            (colours[a], tuple(sorted((colours[b], links[a][b], links[b][a]) for b in places if b != a)))
+            for a in places
+        ]
+        finer = _ranks(keys)
+        if len(set(finer)) == len(set(colours)):
+            return finer
+        colours = finer
+
+
+def _irregular(colours: list[int], links: list[list[float]]) -> int | None:
+    """The first kind some of whose pairs differ in their links; None where each two kinds have one link."""
+    seen: dict[tuple[int, int], float] = {}
+    for a, row in enumerate(links):
+        for b, value in enumerate(row):
+            if a != b and seen.setdefault((colours[a], colours[b]), value) != value:
+                return max((colours[a], colours[b]), key=colours.count)
+    return None

@@ -1,0 +1,313 @@
+"""Small changes of a candidate, of which the local search tries all: where to cut, who is where, how many samples.
+
+stage 0 {a, b} layers 0-4 | stage 1 {c} layers 4-9 | idle d
+->  move a cut      {a, b} 0-5 | {c} 5-9          swap            {a, c} 0-4 | {b} 4-9
+    move a device   {a} 0-4 | {b, c} 4-9          add, drop       {a, b} 0-4 | {c, d} 4-9
+    split           {a} 0-2 | {b} 2-4 | {c} 4-9   merge           {a, b, c} 0-9
+    micro-batches larger or smaller; in `fine`: samples from one replica to another, K, the order of replicas
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from .candidate import Candidate, CandidateStage, Outline, fewer_in_flight, usual_in_flight
+from .problem import SearchProblem
+from .rings import ring_order
+from .sample_shares import SampleSharing
+
+_CUT_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+_PAIR_STEPS = (1, 2, 4)
+
+
+class Moves:
+    """Neighbours of candidates of one problem. sizes: micro-batch sizes that may be chosen, ascending."""
+
+    def __init__(self, problem: SearchProblem, sharing: SampleSharing, sizes: tuple[int, ...]) -> None:
+        self.problem = problem
+        self.sharing = sharing
+        self.sizes = sizes
+        self._work_before = _work_before(problem)
+        self._rings: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def realise(self, outline: Outline) -> Candidate | None:
+        """Samples shared, devices without any left out, others of their kind named in canonical order; None if too large."""
+        most = -(-self.problem.mini_batch // outline.micro_batch)
+        stages = []
+        for place, group in enumerate(outline.groups):
+            stage = self.sharing.stage(
+                outline.cuts[place],
+                outline.cuts[place + 1],
+                self._ring(group),
+                outline.micro_batch,
+                min(outline.in_flight[place], most),
+            )
+            if stage is None:
+                return None
+            stages.append(stage)
+        return canonical(self.problem, Candidate(outline.micro_batch, tuple(stages)))
+
+    def _ring(self, group: tuple[int, ...]) -> tuple[int, ...]:
+        if group not in self._rings:
+            self._rings[group] = ring_order(group, self.problem.links)
+        return self._rings[group]
+
+    def coarse(self, candidate: Candidate) -> list[Candidate]:
+        """Other cuts, groups and micro-batch sizes, samples shared anew; each once, without the candidate itself."""
+        outline = Outline.of(candidate)
+        found: dict[Candidate, None] = {}
+        for neighbour in itertools.chain(
+            self._cuts(outline),
+            self._groups(outline),
+            self._splits(outline),
+            self._sizes(outline),
+            self._flights(outline),
+        ):
+            realised = self.realise(neighbour)
+            if realised is not None:
+                found.setdefault(realised)
+        found.pop(candidate, None)
+        return list(found)
+
+    def fine(self, candidate: Candidate) -> list[Candidate]:
+        """Other shares, K and orders of replicas in one stage."""
+        found: dict[Candidate, None] = {}
+        for place, stage in enumerate(candidate.stages):
+            for changed in itertools.chain(self._shares(stage), self._in_flight(candidate, place), _orders(stage)):
+                stages = (*candidate.stages[:place], changed, *candidate.stages[place + 1 :])
+                found.setdefault(canonical(self.problem, Candidate(candidate.micro_batch, stages)))
+        found.pop(candidate, None)
+        return list(found)
+
+    def _cuts(self, outline: Outline) -> Iterator[Outline]:
+        """One cut moved: by some layers, or to the next cuts that fewer bytes cross. Two neighbours moved together."""
+        cuts = outline.cuts
+        for place in range(1, len(cuts) - 1):
+            targets = {cuts[place] + sign * step for step in _CUT_STEPS for sign in (-1, 1)}
+            for cut in sorted(targets | self._cheaper_cuts(cuts[place])):
+                if cuts[place - 1] < cut < cuts[place + 1]:
+                    moved = (*cuts[:place], cut, *cuts[place + 1 :])
+                    yield Outline(outline.micro_batch, moved, outline.groups, outline.in_flight)
+        for place in range(1, len(cuts) - 2):
+            for step in (sign * step for step in _PAIR_STEPS for sign in (-1, 1)):
+                first, second = cuts[place] + step, cuts[place + 1] + step
+                if cuts[place - 1] < first and second < cuts[place + 2]:
+                    moved = (*cuts[:place], first, second, *cuts[place + 2 :])
+                    yield Outline(outline.micro_batch, moved, outline.groups, outline.in_flight)
+
+    def _cheaper_cuts(self, cut: int) -> set[int]:
+        """The nearest cut on either side that fewer bytes cross."""
+        sent = self.problem.cut_bytes
+        before = next((other for other in range(cut - 1, 0, -1) if sent[other] < sent[cut]), cut)
+        behind = next((other for other in range(cut + 1, self.problem.layer_count) if sent[other] < sent[cut]), cut)
+        return {before, behind}
+
+    def _groups(self, outline: Outline) -> Iterator[Outline]:
+        """Devices moved, swapped, added, dropped; whole groups swapped; one of each kind stands for the others."""
+        groups = outline.groups
+        stages = range(len(groups))
+        idle = self._one_of_each_kind(set(range(self.problem.device_count)) - {d for group in groups for d in group})
+        ones = [self._one_of_each_kind(set(group)) for group in groups]
+
+        def changed(*changes: tuple[int, tuple[int, ...]]) -> Iterator[Outline]:
+            new = list(groups)
+            for place, group in changes:
+                new[place] = group
+            yield from self._regrouped(outline, new)
+
+        for a in stages:
+            for device in ones[a]:
+                rest = _without(groups[a], device)
+                yield from changed((a, rest))
+                for b in stages:
+                    if b != a:
+                        yield from changed((a, rest), (b, (*groups[b], device)))
+                for other in idle:
+                    yield from changed((a, (*rest, other)))
+            for device in idle:
+                yield from changed((a, (*groups[a], device)))
+            for b in stages[a + 1 :]:
+                yield from changed((a, groups[b]), (b, groups[a]))
+                for mine, theirs in itertools.product(ones[a], ones[b]):
+                    if self.problem.kinds[mine] != self.problem.kinds[theirs]:
+                        yield from changed(
+                            (a, (*_without(groups[a], mine), theirs)), (b, (*_without(groups[b], theirs), mine))
+                        )
+
+    def _regrouped(self, outline: Outline, groups: list[tuple[int, ...]]) -> Iterator[Outline]:
+        """With these groups; where one is empty, its layers go to the stage before it, or to the one behind it."""
+        empty = next((place for place, group in enumerate(groups) if not group), None)
+        if empty is None:
+            yield Outline(outline.micro_batch, outline.cuts, tuple(groups), outline.in_flight)
+            return
+        left = tuple(group for group in groups if group)
+        if not left:
+            return
+        for place in {max(empty, 1), min(empty + 1, len(groups) - 1)}:
+            cuts = (*outline.cuts[:place], *outline.cuts[place + 1 :])
+            yield Outline(outline.micro_batch, cuts, left, usual_in_flight(len(left)))
+
+    def _splits(self, outline: Outline) -> Iterator[Outline]:
+        """A stage cut in two, its devices shared out or an idle one given one half; two neighbours made one."""
+        cuts, groups = outline.cuts, outline.groups
+        idle = self._one_of_each_kind(set(range(self.problem.device_count)) - {d for group in groups for d in group})
+        for place, group in enumerate(groups):
+            pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(group, (device,)) for device in idle]
+            pairs += [((device,), group) for device in idle]
+            ordered = sorted(group)
+            for split in range(1, len(ordered)):
+                pairs += [(tuple(ordered[:split]), tuple(ordered[split:]))]
+                pairs += [(tuple(ordered[split:]), tuple(ordered[:split]))]
+            for first, second in pairs:
+                for cut in self._halves(cuts[place], cuts[place + 1], first, second):
+                    yield Outline(
+                        outline.micro_batch,
+                        (*cuts[: place + 1], cut, *cuts[place + 1 :]),
+                        (*groups[:place], first, second, *groups[place + 1 :]),
+                        usual_in_flight(len(groups) + 1),
+                    )
+        for place in range(len(groups) - 1):
+            yield Outline(
+                outline.micro_batch,
+                (*cuts[: place + 1], *cuts[place + 2 :]),
+                (*groups[:place], (*groups[place], *groups[place + 1]), *groups[place + 2 :]),
+                usual_in_flight(len(groups) - 1),
+            )
+
+    def _halves(self, begin: int, end: int, first: tuple[int, ...], second: tuple[int, ...]) -> set[int]:
+        """Cuts inside [begin, end): where the work is shared by the groups' speed, and the cheapest one near it."""
+        if end - begin < 2:
+            return set()
+        work = self._work_before
+        speeds = [
+            sum(1.0 / max(float(work[self.problem.class_of[device]][-1]), 1e-300) for device in group)
+            for group in (first, second)
+        ]
+        mean = work[self.problem.class_of[first[0]]]
+        wanted = mean[begin] + (mean[end] - mean[begin]) * speeds[0] / sum(speeds)
+        inside = range(begin + 1, end)
+        balanced = min(inside, key=lambda cut: abs(mean[cut] - wanted))
+        near = [cut for cut in inside if abs(mean[cut] - wanted) <= 0.2 * (mean[end] - mean[begin])] or [balanced]
+        return {balanced, min(near, key=lambda cut: (self.problem.cut_bytes[cut], abs(cut - balanced)))}
+
+    def _sizes(self, outline: Outline) -> Iterator[Outline]:
+        """Micro-batches of about half and twice the samples, and of those next to them in `sizes`."""
+        size = outline.micro_batch
+        below = [other for other in self.sizes if other < size][-2:]
+        above = [other for other in self.sizes if other > size][:2]
+        half = [other for other in self.sizes if 2 * other <= size][-1:]
+        twice = [other for other in self.sizes if other >= 2 * size][:1]
+        count = len(outline.groups)
+        for other in sorted({*below, *above, *half, *twice}):
+            every = -(-self.problem.mini_batch // other)
+            for flights in (usual_in_flight(count), (*[every] * (count - 1), 1)):
+                yield Outline(other, outline.cuts, outline.groups, flights)
+
+    def _flights(self, outline: Outline) -> Iterator[Outline]:
+        """The usual K, Asteroid's, as many as there are in all but the last stage, and one less in all."""
+        count = len(outline.groups)
+        every = -(-self.problem.mini_batch // outline.micro_batch)
+        fewer = tuple(max(1, held - 1) for held in outline.in_flight)
+        for flights in (usual_in_flight(count), fewer_in_flight(count), (*[every] * (count - 1), 1), fewer):
+            yield Outline(outline.micro_batch, outline.cuts, outline.groups, flights)
+
+    def _shares(self, stage: CandidateStage) -> Iterator[CandidateStage]:
+        """Some samples from one replica to another; of replicas of one kind with one share the first."""
+        least = self.problem.instance.model.least_batch(stage.first, stage.end)
+        kinds = [(self.problem.kinds[device], share) for device, share in zip(stage.devices, stage.shares, strict=True)]
+        firsts = [place for place, kind in enumerate(kinds) if kinds.index(kind) == place]
+        for giver in firsts:
+            for taker in range(len(kinds)):
+                if taker == giver or (kinds[taker] == kinds[giver] and taker > giver + 1):
+                    continue
+                if kinds.index(kinds[taker]) != taker and kinds[taker] != kinds[giver]:
+                    continue
+                for moved in {1, 2, max(1, stage.shares[giver] // 4), stage.shares[giver]}:
+                    left = stage.shares[giver] - moved
+                    if left < 0 or 0 < left < least:
+                        continue
+                    shares = list(stage.shares)
+                    shares[giver] = left
+                    shares[taker] += moved
+                    most = self.problem.largest_share(stage.devices[taker], stage.first, stage.end, stage.in_flight)
+                    if shares[taker] <= most:
+                        yield _with_shares(stage, shares)
+
+    def _in_flight(self, candidate: Candidate, place: int) -> Iterator[CandidateStage]:
+        """K one more or one less, with samples shared anew for it and as they are."""
+        stage = candidate.stages[place]
+        for held in (stage.in_flight - 1, stage.in_flight + 1):
+            if not 1 <= held <= candidate.micro_batches(self.problem.mini_batch):
+                continue
+            fits = all(
+                share <= self.problem.largest_share(device, stage.first, stage.end, held)
+                for device, share in zip(stage.devices, stage.shares, strict=True)
+            )
+            if fits:
+                yield CandidateStage(stage.first, stage.end, stage.devices, stage.shares, held)
+            shared = self.sharing.stage(stage.first, stage.end, self._ring(stage.devices), candidate.micro_batch, held)
+            if shared is not None and shared.in_flight == held:
+                yield shared
+
+    def _one_of_each_kind(self, devices: set[int]) -> list[int]:
+        kinds: dict[int, int] = {}
+        for device in sorted(devices):
+            kinds.setdefault(self.problem.kinds[device], device)
+        return list(kinds.values())
+
+
+def canonical(problem: SearchProblem, candidate: Candidate) -> Candidate:
+    """The same with devices of each kind named in canonical order, as they come in the plan."""
+    members: dict[int, list[int]] = {}
+    for device in range(problem.device_count - 1, -1, -1):
+        members.setdefault(problem.kinds[device], []).append(device)
+    return Candidate(
+        candidate.micro_batch,
+        tuple(
+            CandidateStage(
+                stage.first,
+                stage.end,
+                tuple(members[problem.kinds[device]].pop() for device in stage.devices),
+                stage.shares,
+                stage.in_flight,
+            )
+            for stage in candidate.stages
+        ),
+    )
+
+
+def _orders(stage: CandidateStage) -> Iterator[CandidateStage]:
+    """Two neighbours of the group swapped, or all the other way round: other frames, another ring."""
+    places = list(range(len(stage.devices)))
+    swaps = [[*places[:at], at + 1, at, *places[at + 2 :]] for at in range(len(places) - 1)]
+    for order in [*swaps, places[::-1]]:
+        yield CandidateStage(
+            stage.first,
+            stage.end,
+            tuple(stage.devices[at] for at in order),
+            tuple(stage.shares[at] for at in order),
+            stage.in_flight,
+        )
+
+
+def _with_shares(stage: CandidateStage, shares: list[int]) -> CandidateStage:
+    used = [place for place, share in enumerate(shares) if share > 0]
+    return CandidateStage(
+        stage.first,
+        stage.end,
+        tuple(stage.devices[place] for place in used),
+        tuple(shares[place] for place in used),
+        stage.in_flight,
+    )
+
+
+def _without(group: tuple[int, ...], device: int) -> tuple[int, ...]:
+    return tuple(other for other in group if other != device)
+
+
+def _work_before(problem: SearchProblem) -> list[list[float]]:
+    """By class: seconds of the layers before each cut for the whole mini-batch."""
+    forward, backward = problem.seconds
+    rows: list[list[float]] = (forward[:, -1] + backward[:, -1]).tolist()
+    return rows

@@ -1,0 +1,172 @@
+"""What many candidates take, all at once: figures of stages and links, remembered, then pipeline_batch.py.
+
+The simulator tells the truth about one plan; this tells nearly as much about a hundred in the same time, to choose which
+ones to simulate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeswarm.profile import FloatArray
+
+from .candidate import Candidate, CandidateStage
+from .pipeline_batch import PipelineBatch, follow
+from .problem import BUCKET_BYTES, SearchProblem
+from .rings import slowest_of_ring
+
+_TIE = 0.01
+
+
+@dataclass(frozen=True)
+class StageFigures:
+    """Seconds of one stage: forward and backward of a micro-batch, and from its last backward to its round's end.
+
+    all_reduce: of all buckets; last_bucket: the part that nothing hides. step: the optimizer's and the round's own.
+    """
+
+    forward: float
+    backward: float
+    all_reduce: float
+    last_bucket: float
+    step: float
+
+
+@dataclass(frozen=True)
+class LinkFigures:
+    """Seconds that a micro-batch occupies the cards at a cut: of the senders and of the receivers, forward and backward."""
+
+    forward_out: float
+    forward_in: float
+    backward_out: float
+    backward_in: float
+
+
+class PipelineEstimator:
+    """Estimates candidates of one problem; figures of stages and links are remembered."""
+
+    def __init__(self, problem: SearchProblem) -> None:
+        self.problem = problem
+        self._stages: dict[tuple[object, ...], StageFigures] = {}
+        self._links: dict[tuple[object, ...], LinkFigures] = {}
+
+    def estimate(self, candidates: Sequence[Candidate]) -> FloatArray:
+        """[candidates]: seconds of a round."""
+        if not candidates:
+            return np.zeros(0)
+        stages = max(len(candidate.stages) for candidate in candidates)
+        batch = PipelineBatch(len(candidates), stages, latency=self.problem.latency)
+        for row, candidate in enumerate(candidates):
+            batch.counts[row] = candidate.micro_batches(self.problem.mini_batch)
+            self._fill(batch, row, candidate)
+        pipeline, source = follow(batch), self._source_seconds(candidates)
+        # Where the source decides, the pipeline still tells one plan from another.
+        return np.asarray(np.maximum(pipeline, source) + _TIE * np.minimum(pipeline, source))
+
+    def _fill(self, batch: PipelineBatch, row: int, candidate: Candidate) -> None:
+        last = len(candidate.stages) - 1
+        batch.last[row] = last
+        for place, stage in enumerate(candidate.stages):
+            figures = self._stage_figures(stage)
+            batch.forward[row, place] = figures.forward
+            batch.backward[row, place] = figures.backward
+            batch.behind[row, place] = max(figures.all_reduce - figures.backward, figures.last_bucket) + figures.step
+            batch.in_flight[row, place] = stage.in_flight
+            if place < last:
+                link = self._link_figures(stage, candidate.stages[place + 1])
+                batch.forward_out[row, place] = link.forward_out
+                batch.forward_in[row, place] = link.forward_in
+                batch.backward_out[row, place] = link.backward_out
+                batch.backward_in[row, place] = link.backward_in
+
+    def _stage_figures(self, stage: CandidateStage) -> StageFigures:
+        key = (stage.first, stage.end, stage.devices, stage.shares)
+        if key not in self._stages:
+            self._stages[key] = self._work_out_stage(stage)
+        return self._stages[key]
+
+    def _work_out_stage(self, stage: CandidateStage) -> StageFigures:
+        problem = self.problem
+        forward, backward, step = 0.0, 0.0, 0.0
+        forward_table, backward_table = problem.seconds
+        for device, share in zip(stage.devices, stage.shares, strict=True):
+            kind = problem.class_of[device]
+            overheads = problem.profiles[kind].overheads
+            there = float(forward_table[kind, share, stage.end] - forward_table[kind, share, stage.first])
+            back = float(backward_table[kind, share, stage.end] - backward_table[kind, share, stage.first])
+            carried = share * sum(self._cut_bytes(cut) for cut in (stage.first, stage.end))
+            frames = overheads.frame_seconds * 2 + overheads.byte_seconds * carried
+            forward = max(forward, there + overheads.action_seconds + frames)
+            backward = max(backward, back + overheads.action_seconds + frames)
+            update = problem.update_before[kind]
+            step = max(step, float(update[stage.end] - update[stage.first]) + overheads.round_seconds)
+        size = len(stage.devices)
+        if size == 1:
+            return StageFigures(forward, backward, 0.0, 0.0, step)
+        gradients = problem.gradient_bytes[stage.end] - problem.gradient_bytes[stage.first]
+        factor = 2 * (size - 1) / size / slowest_of_ring(stage.devices, problem.links)
+        latency = (1 if size == 2 else 2 * (size - 1)) * problem.latency
+        buckets = problem.buckets_before[stage.end] - problem.buckets_before[stage.first] + 1
+        last_bucket = factor * min(gradients, BUCKET_BYTES) + 2 * latency
+        return StageFigures(forward, backward, factor * gradients + latency * buckets, last_bucket, step)
+
+    def _cut_bytes(self, cut: int) -> float:
+        if cut == self.problem.layer_count or (cut == 0 and self.problem.instance.data_source is None):
+            return 0.0
+        return self.problem.cut_bytes[cut]
+
+    def _link_figures(self, sender: CandidateStage, receiver: CandidateStage) -> LinkFigures:
+        key = (sender.end, sender.devices, sender.shares, receiver.devices, receiver.shares)
+        if key not in self._links:
+            self._links[key] = self._work_out_link(sender, receiver)
+        return self._links[key]
+
+    def _work_out_link(self, sender: CandidateStage, receiver: CandidateStage) -> LinkFigures:
+        """Each device's bytes over its card; a pair's over its link, where that is slower."""
+        problem = self.problem
+        sent = problem.cut_bytes[sender.end]
+        there, back = 0.0, 0.0
+        begin = 0
+        others, other_begin = 0, 0
+        for a, share in zip(sender.devices, sender.shares, strict=True):
+            end = begin + share
+            while others < len(receiver.devices) and other_begin < end:
+                b = receiver.devices[others]
+                other_end = other_begin + receiver.shares[others]
+                overlap = min(end, other_end) - max(begin, other_begin)
+                there = max(there, overlap * sent / problem.links[a][b])
+                back = max(back, overlap * sent / problem.links[b][a])
+                if other_end > end:
+                    break
+                others, other_begin = others + 1, other_end
+            begin = end
+
+        def over(rates: list[float], stage: CandidateStage) -> float:
+            return max(share * sent / rates[device] for device, share in zip(stage.devices, stage.shares, strict=True))
+
+        return LinkFigures(
+            forward_out=max(there, over(problem.card_out, sender)),
+            forward_in=max(there, over(problem.card_in, receiver)),
+            backward_out=max(back, over(problem.card_out, receiver)),
+            backward_in=max(back, over(problem.card_in, sender)),
+        )
+
+    def _source_seconds(self, candidates: Sequence[Candidate]) -> FloatArray:
+        """[candidates]: what the samples of a round take the data source, and the replicas that get them, at the least."""
+        source = self.problem.instance.data_source
+        if source is None:
+            return np.zeros(len(candidates))
+        whole = (self.problem.cut_bytes[0] + source.label_bytes) * self.problem.mini_batch
+        seconds = []
+        for candidate in candidates:
+            head = candidate.stages[0]
+            part = self.problem.mini_batch / candidate.micro_batch
+            slowest = max(
+                share * part * self.problem.cut_bytes[0] / source.bandwidth[device]
+                for device, share in zip(head.devices, head.shares, strict=True)
+            )
+            seconds.append(max(whole / source.egress, slowest))
+        return np.array(seconds)

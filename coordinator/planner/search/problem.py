@@ -1,0 +1,110 @@
+"""An instance as the search sees it: devices in canonical order, and every number it asks for again and again at hand."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+
+from .kinds import canonical_order, interchangeable_kinds
+
+# The runtime sums gradients in buckets of this many bytes, each as soon as it is complete.
+BUCKET_BYTES = 1 << 20
+
+
+class SearchProblem:
+    """instance: the same devices in canonical order. kinds: [devices] which of them are interchangeable."""
+
+    def __init__(self, instance: PlanningInstance) -> None:
+        order = canonical_order(instance)
+        self.instance = instance.only([instance.devices[place].name for place in order])
+        self.kinds = interchangeable_kinds(self.instance)
+        model, training = instance.model, instance.training
+        self.layer_count = model.layer_count
+        self.device_count = len(order)
+        self.mini_batch = training.mini_batch
+        self.least_batch = max(layer.least_batch for layer in model.layers)
+        self.cut_bytes = [float(value) for value in model.cut_bytes]
+        self.latency = instance.network.latency_seconds
+        state = 2.0 + training.optimizer_state_bytes_per_parameter_byte
+        self.weight_bytes = [float(value) * state for value in model.param_bytes_before]
+        self.gradient_bytes = [float(value) for value in model.gradient_bytes_before]
+        self.saved_bytes = [float(value) for value in model.saved_bytes_before]
+        self.memory = [float(device.memory_bytes - device.base_bytes) for device in self.instance.devices]
+        self.links: list[list[float]] = self.instance.network.matrix.tolist()
+        classes = sorted({device.profile for device in self.instance.devices})
+        self.class_of = [classes.index(device.profile) for device in self.instance.devices]
+        self.profiles = [instance.profiles[kind] for kind in classes]
+
+    @cached_property
+    def card_out(self) -> list[float]:
+        """By device: bytes per second that its card sends at most, its fastest link (infinite for one device alone)."""
+        return [max((rate for rate in row if rate != np.inf), default=np.inf) for row in self.links]
+
+    @cached_property
+    def card_in(self) -> list[float]:
+        """By device: bytes per second that its card receives at most, what the data source sends it included."""
+        source = self.instance.data_source
+        rates = [[row[place] for row in self.links if row[place] != np.inf] for place in range(self.device_count)]
+        if source is not None:
+            rates = [[*rate, source.bandwidth[place]] for place, rate in enumerate(rates)]
+        return [max(rate, default=np.inf) for rate in rates]
+
+    @cached_property
+    def buckets_before(self) -> list[int]:
+        """[layer_count + 1]: about how many buckets of gradients the layers before each cut make."""
+        counts, held = [0], float(BUCKET_BYTES)
+        for before, after in zip(self.gradient_bytes, self.gradient_bytes[1:], strict=False):
+            size = after - before
+            full = size > 0 and held + size > BUCKET_BYTES
+            held = size if full else held + size
+            counts.append(counts[-1] + full)
+        return counts
+
+    @cached_property
+    def seconds(self) -> tuple[FloatArray, FloatArray]:
+        """Forward and backward: [classes, mini_batch + 1, layer_count + 1], the seconds of the layers before each cut."""
+        tables = [_seconds_table(self, place) for place in range(len(self.profiles))]
+        return np.array([table[0] for table in tables]), np.array([table[1] for table in tables])
+
+    @cached_property
+    def update_before(self) -> FloatArray:
+        """[classes, layer_count + 1]: seconds of the optimizer's step over the layers before each cut."""
+        rows = np.zeros((len(self.profiles), self.layer_count + 1))
+        for place, profile in enumerate(self.profiles):
+            if profile.update_seconds:
+                rows[place, 1:] = np.cumsum(profile.update_seconds)
+        return rows
+
+    def largest_share(self, device: int, first: int, end: int, in_flight: int) -> int:
+        """Samples of a micro-batch that the device's memory holds with so many micro-batches in flight; at most all."""
+        free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first])
+        if free < 0:
+            return 0
+        per_sample = (self.saved_bytes[end] - self.saved_bytes[first]) * in_flight
+        return self.mini_batch if per_sample * self.mini_batch <= free else int(free // per_sample)
+
+
+def all_reduce_steps(size: IntArray) -> IntArray:
+    """Latencies of one bucket in a group of so many replicas: two exchange, more pass it around a ring twice."""
+    return np.where(size > 2, 2 * (size - 1), size - 1)
+
+
+def _seconds_table(problem: SearchProblem, place: int) -> tuple[FloatArray, FloatArray]:
+    """One class's tables [mini_batch + 1, layer_count + 1]: exact at the corners of its curves, straight in between."""
+    profile = problem.profiles[place]
+    most = problem.mini_batch
+    sizes = profile.batch_sizes
+    corners = sorted({0, most, *range(min(sizes[0], most) + 1), *(size for size in sizes if size < most)})
+    rows = [profile.seconds_before(size) for size in corners]
+    wanted = np.arange(most + 1)
+    above = np.clip(np.searchsorted(corners, wanted), 1, len(corners) - 1) if most else np.zeros(1, dtype=np.int64)
+    low, high = np.array(corners)[above - 1], np.array(corners)[above]
+    part = ((wanted - low) / (high - low))[:, np.newaxis]
+    tables = []
+    for which in (0, 1):
+        values = np.array([row[which] for row in rows])
+        tables.append(values[above - 1] * (1 - part) + values[above] * part)
+    return tables[0], tables[1]

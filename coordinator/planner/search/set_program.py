@@ -1,0 +1,247 @@
+"""A dynamic program over sets of devices: cut points, groups, order and idle devices in one search.
+
+Asteroid's program fixes the order of the devices; this one keeps, for every set S of units, the best pipelines of the
+layers from cut i to the end on exactly S. A new head group takes some units out of S:
+
+    Q(i, S) = best over groups g of S and cuts j of   [ g: layers i to j ]-link-[ Q(j, S without g) ]
+
+so every order of the groups is in it, and the answer is the best Q(0, S) over all S: who isn't in S stays idle.
+Devices of one kind are interchangeable, so S is how many of each kind, not which.
+
+The round is estimated as V + R (see asteroid.py), with the two directions of a link apart. x is forward and backward of
+a stage, f and b of a link, way what a micro-batch takes from the head to the end and back:
+
+    V = max( M x_head,  M way / K,                              the head computes, or waits with K in flight
+             x_head + f + b + (M - 1) max(f, b) + way_tail,     the link carries
+             x_head + f + b + V_tail )
+    R = max( end_head,  R_tail - b_head - b )                   what all-reduce and optimizer's step add
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeswarm.profile import FloatArray, IntArray
+
+from .candidate import Outline
+from .group_costs import GroupCosts, GroupCostTables
+
+# Pipelines kept of each (cut, set): by V + R, by V, and by V and the way to the end.
+KEPT = 3
+
+
+@dataclass(frozen=True)
+class SketchedPipeline:
+    """What the program found for one set of devices; seconds by its own estimate."""
+
+    seconds: float
+    outline: Outline
+
+
+@dataclass
+class _States:
+    """All Q(i, S): arrays [sets, KEPT, cuts]. head, cut, tail_kept, held: how a pipeline begins and goes on; -1 for none."""
+
+    execution: FloatArray
+    extra: FloatArray
+    way: FloatArray
+    share: FloatArray
+    head: IntArray
+    cut: IntArray
+    tail_kept: IntArray
+    held: IntArray
+
+    @classmethod
+    def empty(cls, sets: int, cuts: int) -> _States:
+        def seconds() -> FloatArray:
+            return np.full((sets, KEPT, cuts), np.inf)
+
+        def places() -> IntArray:
+            return np.full((sets, KEPT, cuts), -1, dtype=np.int64)
+
+        return cls(seconds(), seconds(), seconds(), seconds(), places(), places(), places(), places())
+
+
+class SetProgram:
+    """The program over the groups and cuts of some tables."""
+
+    def __init__(self, tables: GroupCostTables) -> None:
+        self.tables = tables
+        self.groups = tables.groups
+        counts = self.groups.max(axis=0)
+        strides = np.cumprod([1, *(counts[::-1] + 1)])[:-1][::-1]
+        self._index = self.groups @ strides
+        between = tables.between()
+        # Of links all alike one number is enough, and the program is faster.
+        finite = np.unique(between[np.isfinite(between)])
+        self._uniform = float(finite[0]) if len(finite) == 1 else None
+        self._between = between
+        self._cut_bytes = np.array([tables.problem.cut_bytes[cut] for cut in tables.cuts])
+
+    def run(self, costs: GroupCosts, *, micro_batches: int) -> list[SketchedPipeline]:
+        """The best pipelines of every set of devices, the fastest first."""
+        states = _States.empty(len(self.groups), len(self.tables.cuts))
+        last = len(self.tables.cuts) - 1
+        full = len(self.groups) - 1
+        for index in range(1, len(self.groups)):
+            inside = np.flatnonzero((self.groups <= self.groups[index]).all(axis=1))
+            heads = inside[1:]
+            tails = index - self._index[heads]
+            rows = 1 if index == full else last
+            self._fill(states, costs, index, micro_batches=micro_batches, heads=heads, tails=tails, rows=rows)
+        return self._found(states, costs)
+
+    def _fill(
+        self,
+        states: _States,
+        costs: GroupCosts,
+        index: int,
+        *,
+        micro_batches: int,
+        heads: IntArray,
+        tails: IntArray,
+        rows: int,
+    ) -> None:
+        """Work out Q(i, S) for the cuts i < rows: of a head that takes all, and of heads before a shorter pipeline."""
+        last = len(self.tables.cuts) - 1
+        parts: list[tuple[FloatArray, ...]] = []
+        for place in range(len(costs.in_flight)):
+            seconds = costs.seconds[place][index, :rows, last]
+            execution = np.where(np.isfinite(seconds), micro_batches * seconds, np.inf)
+            end = np.where(np.isfinite(seconds), costs.end[index, :rows, last], np.inf)
+            share = costs.largest_share[place][index, :rows, last]
+            places = np.broadcast_to(np.array([[index], [last], [0], [place]]), (4, rows))
+            parts.append((execution[:, None], end[:, None], seconds[:, None], share[:, None], places[:, :, None]))
+        heads, tails = heads[tails > 0], tails[tails > 0]
+        held, which = np.nonzero(costs.worthwhile[:, heads])
+        if len(which):
+            parts.append(
+                self._joined(
+                    states,
+                    costs,
+                    micro_batches=micro_batches,
+                    heads=heads[which],
+                    tails=tails[which],
+                    held=held,
+                    rows=rows,
+                )
+            )
+        execution, extra, way, share = (np.concatenate([part[which] for part in parts], axis=1) for which in range(4))
+        places = np.concatenate([part[4] for part in parts], axis=2)
+        every = np.arange(rows)
+        total = execution + extra
+        for kept, score in enumerate((total, execution, execution + way)):
+            best = np.argmin(score, axis=1)
+            states.execution[index, kept, :rows] = execution[every, best]
+            states.extra[index, kept, :rows] = extra[every, best]
+            states.way[index, kept, :rows] = way[every, best]
+            states.share[index, kept, :rows] = share[every, best]
+            for number, target in enumerate((states.head, states.cut, states.tail_kept, states.held)):
+                target[index, kept, :rows] = places[number, every, best]
+
+    def _joined(
+        self,
+        states: _States,
+        costs: GroupCosts,
+        *,
+        micro_batches: int,
+        heads: IntArray,
+        tails: IntArray,
+        held: IntArray,
+        rows: int,
+    ) -> tuple[FloatArray, ...]:
+        """Each head [heads] over cuts i to j [rows, cuts] before each kept tail [KEPT] from j on. held: which K [heads].
+
+        Of the heads and tails the best is chosen at once, so that arrays [rows, KEPT * cuts] come back: V, R, way, share
+        and the places of _States.
+        """
+        cuts = len(self.tables.cuts)
+        seconds = costs.seconds[held, heads, None, :rows, :]
+        backward = costs.backward[heads, None, :rows, :]
+        share = costs.largest_share[held, heads, None, :rows, :]
+        end = costs.end[heads, None, :rows, :]
+        forward_link, backward_link = self._link(states, share, micro_batch=costs.micro_batch, heads=heads, tails=tails)
+        link = forward_link + backward_link
+        tail_way = states.way[tails][:, :, None, :]
+        way = seconds + link + tail_way
+        in_flight = np.array(costs.in_flight, dtype=np.float64)[held]
+        period = np.maximum(seconds, way / in_flight[:, None, None, None])
+        carried = seconds + link + (micro_batches - 1) * np.maximum(forward_link, backward_link) + tail_way
+        execution = np.maximum(
+            np.maximum(micro_batches * period, carried), seconds + link + states.execution[tails][:, :, None, :]
+        )
+        with np.errstate(invalid="ignore"):
+            extra = np.maximum(end, states.extra[tails][:, :, None, :] - backward - backward_link)
+        execution = np.where(np.isfinite(execution), execution, np.inf)
+        extra = np.where(np.isfinite(execution), extra, np.inf)
+        best = np.argmin(execution + extra, axis=0)[None]
+
+        def chosen(values: FloatArray) -> FloatArray:
+            full = np.broadcast_to(values, execution.shape)
+            picked = np.take_along_axis(full, best, axis=0)[0]
+            flat: FloatArray = np.moveaxis(picked, 0, 1).reshape(rows, KEPT * cuts)
+            return flat
+
+        shape = (rows, KEPT * cuts)
+        places = np.stack(
+            [
+                np.moveaxis(heads[best[0]], 0, 1).reshape(shape),
+                np.broadcast_to(np.tile(np.arange(cuts), KEPT), shape),
+                np.broadcast_to(np.repeat(np.arange(KEPT), cuts), shape),
+                np.moveaxis(held[best[0]], 0, 1).reshape(shape),
+            ]
+        )
+        return chosen(execution), chosen(extra), chosen(way), chosen(share), places
+
+    def _link(
+        self, states: _States, share: FloatArray, *, micro_batch: int, heads: IntArray, tails: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Seconds of a micro-batch over cut j, forward and backward: [heads, KEPT, rows, cuts]."""
+        latency = self.tables.problem.latency
+        # The replica that takes most on either side has most to send or to receive, and all send at once.
+        most = np.maximum(share, states.share[tails][:, :, None, :])
+        most = np.minimum(most, micro_batch)
+        sent = most * self._cut_bytes
+        if self._uniform is not None:
+            seconds = sent / self._uniform + latency
+            return seconds, seconds
+        behind = np.maximum(states.head[tails], 0)
+        there = self._between[heads[:, None, None], behind][:, :, None, :]
+        back = self._between[behind, heads[:, None, None]][:, :, None, :]
+        return np.asarray(sent / there + latency), np.asarray(sent / back + latency)
+
+    def _found(self, states: _States, costs: GroupCosts) -> list[SketchedPipeline]:
+        totals = states.execution[:, :, 0] + states.extra[:, :, 0]
+        found: dict[Outline, float] = {}
+        for flat in np.argsort(totals, axis=None, kind="stable"):
+            index, kept = divmod(int(flat), KEPT)
+            if not np.isfinite(totals[index, kept]):
+                break
+            outline = self._outline(states, costs, index, kept)
+            found.setdefault(outline, float(totals[index, kept]))
+        return [SketchedPipeline(seconds, outline) for outline, seconds in found.items()]
+
+    def _outline(self, states: _States, costs: GroupCosts, index: int, kept: int) -> Outline:
+        """Walk from the first layer to the last, handing out the units of each kind in order."""
+        last = len(self.tables.cuts) - 1
+        cut = 0
+        cuts, groups, in_flight = [0], [], []
+        used = [0] * len(self.tables.kinds)
+        while cut != last:
+            head = int(states.head[index, kept, cut])
+            place = int(states.held[index, kept, cut])
+            next_kept = int(states.tail_kept[index, kept, cut])
+            next_cut = int(states.cut[index, kept, cut])
+            group: list[int] = []
+            for kind, count in enumerate(self.groups[head]):
+                units = self.tables.kinds[kind].units[used[kind] : used[kind] + int(count)]
+                group += [device for unit in units for device in unit]
+                used[kind] += int(count)
+            groups.append(tuple(group))
+            in_flight.append(costs.in_flight[place])
+            cuts.append(self.tables.cuts[next_cut])
+            index -= int(self._index[head])
+            kept, cut = next_kept, next_cut
+        return Outline(costs.micro_batch, tuple(cuts), tuple(groups), tuple(in_flight))

@@ -1,0 +1,24 @@
+"""Micro-batch sizes that the search may choose: few for the first look at everything, many for the moves after it."""
+
+from __future__ import annotations
+
+from ..micro_batches import micro_batch_sizes
+
+FIRST_SIZES = 8
+
+
+def first_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
+    """Ascending, at most FIRST_SIZES, spread over all orders of magnitude."""
+    return tuple(reversed(micro_batch_sizes(mini_batch, least_batch=least_batch, most=FIRST_SIZES)))
+
+
+def all_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
+    """Ascending: the smallest size for every number of micro-batches, and the usual ones that other planners try."""
+    sizes = {-(-mini_batch // count) for count in range(1, mini_batch + 1)}
+    sizes |= set(micro_batch_sizes(mini_batch, least_batch=least_batch))
+    return tuple(sorted(size for size in sizes if _respects(size, mini_batch, least_batch)))
+
+
+def _respects(size: int, mini_batch: int, least_batch: int) -> bool:
+    rest = mini_batch % size
+    return size >= least_batch and (rest == 0 or rest >= least_batch)

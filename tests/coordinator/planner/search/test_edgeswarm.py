@@ -1,0 +1,138 @@
+"""edgeswarm's planner: whole plans, as fast as the best there is, whatever the order of the devices' list."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgeswarm.plan import Plan
+from edgeswarm.profile import DataSource, Network, PlanningInstance
+from edgeswarm_coordinator.planner.comparison.exhaustive import find_optimum
+from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
+from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
+from edgeswarm_coordinator.planner.search.edgeswarm import Effort, plan_by_search
+from edgeswarm_coordinator.planner.search.sizes import all_sizes
+from edgeswarm_coordinator.simulator.simulate import round_seconds
+
+from ..instances import instances, make_instance
+
+QUICK = Effort(budget=8_000.0)
+few = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def seconds_of(instance: PlanningInstance) -> float:
+    plan = plan_by_search(instance, effort=QUICK)
+    return math.inf if plan is None else round_seconds(instance, plan)
+
+
+def with_bandwidth(instance: PlanningInstance, factor: float) -> PlanningInstance:
+    rows = tuple(tuple(value * factor for value in row) for row in instance.network.bandwidth)
+    return replace(instance, network=Network(instance.network.latency_seconds, rows))
+
+
+def with_memory(instance: PlanningInstance, factor: int) -> PlanningInstance:
+    devices = tuple(replace(device, memory_bytes=device.memory_bytes * factor) for device in instance.devices)
+    return replace(instance, devices=devices)
+
+
+@few
+@given(instance=instances(uniform_links=False))
+def test_plans_are_whole_and_fit_memory(instance: PlanningInstance) -> None:
+    plan = plan_by_search(instance, effort=QUICK)
+    if plan is None:
+        return
+    instance.validate_plan(plan)
+    assert {*plan.devices, *(idle.name for idle in plan.idle)} == set(instance.device_names)
+    memory = {device.name: device.memory_bytes for device in instance.devices}
+    assert all(needed <= memory[name] for name, needed in plan_memory_bytes(instance, plan).items())
+    assert plan.predicted is not None
+    assert plan.predicted.round_seconds == round_seconds(instance, plan)
+
+
+@few
+@given(instance=instances(most_layers=4, most_devices=3, uniform_links=False))
+def test_it_is_near_the_optimum(instance: PlanningInstance) -> None:
+    optimum = find_optimum(instance, all_sizes(instance.training.mini_batch, least_batch=1))
+    plan = make_plan_or_none(instance)
+    if optimum.plan is None:
+        assert plan is None
+        return
+    assert plan is not None
+    assert optimum.seconds * (1 - 1e-5) <= round_seconds(instance, plan) <= optimum.seconds * 1.05
+
+
+def make_plan_or_none(instance: PlanningInstance) -> Plan | None:
+    return plan_by_search(instance, effort=Effort(budget=60_000.0))
+
+
+@few
+@given(instance=instances(uniform_links=False), chance=st.randoms())
+def test_the_order_of_the_list_changes_nothing(instance: PlanningInstance, chance: object) -> None:
+    names = list(instance.device_names)
+    chance.shuffle(names)  # type: ignore[attr-defined]
+    one = plan_by_search(instance, effort=QUICK)
+    other = plan_by_search(instance.only(names), effort=QUICK)
+    if one is None or other is None:
+        assert one is other
+        return
+    assert (other.micro_batch, other.stages, other.backup) == (one.micro_batch, one.stages, one.backup)
+
+
+@few
+@given(instance=instances(), factor=st.sampled_from([1.5, 4.0]))
+def test_more_bandwidth_is_not_slower(instance: PlanningInstance, factor: float) -> None:
+    assert seconds_of(with_bandwidth(instance, factor)) <= seconds_of(instance) * 1.02
+
+
+@few
+@given(instance=instances(), factor=st.sampled_from([2, 3]))
+def test_more_memory_is_not_slower(instance: PlanningInstance, factor: int) -> None:
+    before = seconds_of(instance)
+    after = seconds_of(with_memory(instance, factor))
+    assert after <= before * 1.02 or before == math.inf
+
+
+def test_no_other_planner_is_faster() -> None:
+    instance = make_instance((1.0, 2.0, 1.0, 3.0, 1.0), (1.0, 1.5, 2.5), bandwidth=40.0, latency=0.01)
+    ours = round_seconds(instance, make_plan(instance))
+    for name in PLANNERS:
+        assert ours <= round_seconds(instance, make_plan(instance, name)) * (1 + 1e-6), name
+
+
+def test_a_slow_device_stays_idle_with_a_reason() -> None:
+    plan = make_plan(make_instance(slower=(1.0, 1000.0)))
+    assert plan.devices == ("a",)
+    assert [idle.name for idle in plan.idle] == ["b"]
+    assert plan.idle[0].reason
+
+
+def test_the_micro_batch_asked_for_is_kept() -> None:
+    assert make_plan(make_instance(slower=(1.0, 1.0)), micro_batch=3).micro_batch == 3
+
+
+def test_least_batches_are_respected() -> None:
+    instance = make_instance(slower=(1.0, 1.0, 1.0), least_batch=3, mini_batch=16)
+    plan = make_plan(instance)
+    instance.validate_plan(plan)
+    assert plan.too_few_samples(16, [3] * 4) == ""
+
+
+def test_a_slow_data_source_goes_to_the_device_with_the_better_link() -> None:
+    instance = make_instance((1.0,) * 4, (1.0, 1.0), memory_bytes=[10**9] * 2, bandwidth=0.1)
+    source = DataSource((1.0, 50.0), 50.0)
+    plan = plan_by_search(replace(instance, data_source=source))
+    assert plan is not None
+    assert plan.stages[0].devices == ("b",)
+
+
+@pytest.mark.parametrize("devices", [20])
+def test_many_devices_are_planned(devices: int) -> None:
+    instance = make_instance((1.0,) * 12, tuple(1.0 + place % 3 for place in range(devices)), bandwidth=500.0)
+    plan = plan_by_search(instance, effort=Effort(budget=40_000.0, wide=4))
+    assert plan is not None
+    instance.validate_plan(plan)
+    assert len(plan.devices) > 3

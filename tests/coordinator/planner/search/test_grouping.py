@@ -1,0 +1,53 @@
+"""Units of devices, by network first and then by compute."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from edgeswarm.profile import Network, PlanningInstance
+from edgeswarm_coordinator.planner.search.grouping import MOST_TRANSITIONS, make_units, transitions
+from edgeswarm_coordinator.planner.search.problem import SearchProblem
+
+from ..instances import PLENTY, make_instance
+
+
+def many(count: int, *, rooms: int = 1, noise: float = 0.0) -> PlanningInstance:
+    """Devices of two classes by turns, in rooms with slow links between; bandwidths off by up to `noise`."""
+    chance = random.Random(1)
+    instance = make_instance(slower=(1.0, 3.0), memory_bytes=[PLENTY, PLENTY])
+    devices = tuple(replace(instance.devices[place % 2], name=f"device{place:03}") for place in range(count))
+    rows = tuple(
+        tuple(
+            (1e6 if a * rooms // count == b * rooms // count else 1e4) * (1 + noise * chance.uniform(-1, 1))
+            for b in range(count)
+        )
+        for a in range(count)
+    )
+    return replace(instance, devices=devices, network=Network(0.0, rows))
+
+
+def test_few_devices_stay_single_and_exact() -> None:
+    units = make_units(SearchProblem(many(5)))
+    assert sorted(len(kind.units) for kind in units) == [2, 3]
+    assert all(kind.unit_size == 1 for kind in units)
+
+
+def test_nearly_alike_devices_become_one_kind() -> None:
+    units = make_units(SearchProblem(many(8, noise=0.03)))
+    assert sorted(len(kind.devices) for kind in units) == [4, 4]
+
+
+def test_rooms_come_before_classes() -> None:
+    problem = SearchProblem(many(40, rooms=2, noise=0.03))
+    units = make_units(problem)
+    for kind in units:
+        names = [problem.instance.device_names[device] for device in kind.devices]
+        assert len({name < "device020" for name in names}) == 1
+        assert len({problem.class_of[device] for device in kind.devices}) == 1
+
+
+def test_a_hundred_devices_are_few_units_and_none_is_lost() -> None:
+    units = make_units(SearchProblem(many(100, rooms=2)))
+    assert transitions([len(kind.units) for kind in units]) <= MOST_TRANSITIONS
+    assert sorted(device for kind in units for device in kind.devices) == list(range(100))

@@ -1,0 +1,84 @@
+"""The estimate of many pipelines at once: timelines by hand, and the simulator's seconds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage
+from edgeswarm_coordinator.planner.search.judge import Judge
+from edgeswarm_coordinator.planner.search.pipeline_batch import PipelineBatch, follow
+from edgeswarm_coordinator.planner.search.pipeline_estimate import PipelineEstimator
+from edgeswarm_coordinator.planner.search.problem import SearchProblem
+
+from ..instances import make_instance
+
+
+def batch_of(stages: int, *, count: int, in_flight: list[int], latency: float = 0.0) -> PipelineBatch:
+    """One row: forward 1 and backward 2 in every stage, links that take no time."""
+    batch = PipelineBatch(1, stages, latency=latency)
+    batch.counts[0], batch.last[0] = count, stages - 1
+    batch.forward[0], batch.backward[0] = 1.0, 2.0
+    batch.in_flight[0] = in_flight
+    return batch
+
+
+def test_one_stage_does_one_after_another() -> None:
+    assert follow(batch_of(1, count=4, in_flight=[1])).tolist() == [12.0]
+
+
+@pytest.mark.parametrize(("stages", "count"), [(2, 4), (3, 5), (4, 40)])
+def test_balanced_stages_have_the_bubble_of_1f1b(stages: int, count: int) -> None:
+    in_flight = [2 * (stages - stage) - 1 for stage in range(stages)]
+    assert follow(batch_of(stages, count=count, in_flight=in_flight))[0] == pytest.approx((count + stages - 1) * 3.0)
+
+
+def test_one_in_flight_waits_for_each_to_come_back() -> None:
+    # f0 . b0 b0: one forward and one backward of both stages, four times.
+    assert follow(batch_of(2, count=4, in_flight=[1, 1]))[0] == pytest.approx(4 * 6.0)
+
+
+def test_latency_is_paid_there_and_back() -> None:
+    assert follow(batch_of(2, count=1, in_flight=[1, 1], latency=0.5))[0] == pytest.approx(6.0 + 2 * 0.5)
+
+
+def test_a_slow_link_sets_the_pace() -> None:
+    batch = batch_of(2, count=10, in_flight=[10, 1])
+    batch.forward_out[0, 0] = batch.forward_in[0, 0] = 5.0
+    # The first forward, ten transfers, the last micro-batch forward and back.
+    assert follow(batch)[0] == pytest.approx(1.0 + 10 * 5.0 + 3.0 + 2.0)
+
+
+def test_what_is_behind_counts_from_each_stage() -> None:
+    batch = batch_of(2, count=2, in_flight=[3, 1])
+    batch.behind[0] = [0.0, 100.0]
+    # The second stage ends 2 earlier than the first.
+    assert follow(batch)[0] == pytest.approx((2 + 1) * 3.0 - 2.0 + 100.0)
+
+
+def test_rows_do_not_disturb_each_other() -> None:
+    one, other = batch_of(2, count=4, in_flight=[3, 1]), batch_of(1, count=7, in_flight=[1])
+    both = PipelineBatch(2, 2, latency=0.0)
+    both.counts[:], both.last[:] = [4, 7], [1, 0]
+    both.forward[:], both.backward[:] = [[1, 1], [1, 0]], [[2, 2], [2, 0]]
+    both.in_flight[:] = [[3, 1], [1, 1]]
+    assert follow(both).tolist() == [follow(one)[0], follow(other)[0]]
+
+
+@given(
+    cut=st.integers(1, 3), micro_batch=st.sampled_from([1, 2, 4]), held=st.integers(1, 5), bandwidth=st.floats(5, 1e4)
+)
+def test_two_unreplicated_stages_are_as_simulated(cut: int, micro_batch: int, held: int, bandwidth: float) -> None:
+    problem = SearchProblem(make_instance((1.0, 0.5, 2.0, 1.0), (1.0, 1.5), bandwidth=bandwidth, latency=0.1))
+    candidate = Candidate(
+        micro_batch,
+        (
+            CandidateStage(0, cut, (0,), (micro_batch,), held),
+            CandidateStage(cut, 4, (1,), (micro_batch,), 1),
+        ),
+    )
+    simulated = Judge(problem, budget=1e9).seconds(candidate)
+    estimated = PipelineEstimator(problem).estimate([candidate])
+    assert np.allclose(estimated, simulated, rtol=0.02)
