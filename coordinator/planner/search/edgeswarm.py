@@ -19,7 +19,7 @@ from edgeswarm.plan import IdleDevice, Plan
 from edgeswarm.profile import PlanningInstance
 
 from ..assemble import backup_holders
-from ..cost_model import with_prediction
+from ..prediction import with_prediction
 from .candidate import Candidate, Outline, usual_in_flight
 from .cut_points import candidate_cuts
 from .group_costs import GroupCostTables
