@@ -121,7 +121,9 @@ def _transient_bytes(
     for stage, curve in stages.items():
         most = max(alone[stage.first_layer : stage.end_layer])
         saved = sum(layer.saved_bytes for layer in layers[stage.first_layer : stage.end_layer])
-        if most > 0 and curve.peak_bytes:
-            factor = max(factor, (curve.peak_bytes[-1] / curve.batch_sizes[-1] - saved) / most)
+        if most > 0 and len(curve.peak_bytes) > 1:
+            # The slope, since a stage takes something beside it, whatever the batch.
+            more = (curve.peak_bytes[-1] - curve.peak_bytes[0]) / (curve.batch_sizes[-1] - curve.batch_sizes[0])
+            factor = max(factor, (more - saved) / most)
     factor = min(factor, MOST_MEMORY_FACTOR)
     return tuple(round(factor * transient) for transient in alone)
