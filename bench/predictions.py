@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measuring import Report, arguments, one_thread, say
-from bench.testbed import CLASSES, ENVIRONMENTS, HUB_ADDRESS, Testbed
+from bench.testbed import ENVIRONMENTS, HUB_ADDRESS, Testbed
 from edgeswarm.config import Folders
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
@@ -37,6 +37,7 @@ from edgeswarm_coordinator.events import Event, PlanMade, RoundDone, StepDone
 from edgeswarm_coordinator.options import DiscoveryOptions, TrainOptions
 from edgeswarm_coordinator.planner.cost_model import evaluate
 from edgeswarm_coordinator.planner.planners import make_plan
+from edgeswarm_coordinator.profile_cache import FILE_NAME
 from edgeswarm_coordinator.simulator.simulate import simulate
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -86,9 +87,7 @@ class Cluster:
                 join = (sys.executable, *AGENT, "join", f"{HUB_ADDRESS}:{server.port}", str(token), "--name", name)
                 subprocess.run(self.bed.command(name, *join), env=self._environment(name), check=True)
         for name in self.bed.addresses:
-            # The group's limit can't be read behind a network namespace, which has a /sys of its own.
-            memory = f"{CLASSES[name.rpartition('-')[0]].memory_mebibytes * 7 // 8} MiB"
-            run = (sys.executable, *AGENT, "run", "--no-mdns", "--port", str(PORT), "--threads", "1", "--memory", memory)
+            run = (sys.executable, *AGENT, "run", "--no-mdns", "--port", str(PORT), "--threads", "1")
             self.bed.start(name, *run, environment=self._environment(name), log=self.log(name))
         deadline = time.monotonic() + _START_SECONDS
         for name in self.bed.addresses:
@@ -211,6 +210,7 @@ def main() -> int:
             instance, seconds = measure_instance(cluster, job)
             say(", ".join(f"{step} {taken:.1f} s" for step, taken in seconds.items()))
             (given.out / f"{stem}-instance.json").write_text(json.dumps(instance_to_json(instance)))
+            (given.out / f"{stem}-profiles.json").write_text((cluster.folders.cache_dir / FILE_NAME).read_text())
             (given.out / f"{stem}-profiling.json").write_text(json.dumps(seconds))
             for planner, size, repeat, path in [] if given.profile_only else cells:
                 if path.exists():

@@ -7,8 +7,9 @@
     |                bridge `lan` in a namespace of its own         |
     +---------------------------------------------------------------+
 
-Needs root, iproute2 and cgroup v1. All that is made is named es-bed*, exists within the `with` block, and is removed first
-where a run that was killed left it behind. The speeds' ratios are those of published training times of three Jetsons.
+Needs root, iproute2, nsenter and cgroup v1. All that is made is named es-bed*, exists within the `with` block,
+and is removed first where a run that was killed left it behind.
+The speeds' ratios are those of published training times of three Jetsons.
 """
 
 from __future__ import annotations
@@ -77,25 +78,23 @@ class Testbed:
 
     def command(self, device: str, *command: str | Path) -> list[str]:
         """The command line that runs this command on the device's card, though not within its share of the core."""
-        return ["ip", "netns", "exec", PREFIX + device, *map(str, command)]
+        # Not `ip netns exec`, which mounts a /sys without control groups: an agent reads its share of the core there.
+        return ["nsenter", f"--net=/run/netns/{PREFIX}{device}", *map(str, command)]
 
     def start(
         self, device: str, *command: str | Path, environment: Mapping[str, str], log: Path
     ) -> subprocess.Popen[bytes]:
         """A program that runs on the device until the testbed is removed; what it says goes to the end of `log`."""
 
-        def enter() -> None:
-            for controller in CONTROLLERS:
-                (_group(controller, device) / "cgroup.procs").write_text(str(os.getpid()))
-
+        groups = [str(_group(controller, device) / "cgroup.procs") for controller in CONTROLLERS]
+        enter = 'for group in $1 $2 $3; do echo $$ > "$group"; done; shift 3; exec "$@"'
         with log.open("ab") as out:
             return subprocess.Popen(
-                self.command(device, *command),
+                ["sh", "-c", enter, "sh", *groups, *self.command(device, *command)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 env=dict(environment),
-                preexec_fn=enter,
             )
 
     def memory_peak_bytes(self, device: str) -> int:
@@ -180,10 +179,8 @@ def _group(controller: str, device: str = "") -> Path:
 
 def _shape(namespace: str, card: str, megabits_per_second: float) -> None:
     burst = max(LEAST_BURST_BYTES, int(megabits_per_second * 1e6 / 8 * BURST_SECONDS))
-    _run(
-        ("tc", "-n", namespace, "qdisc", "add", "dev", card, "root", "tbf", "rate", f"{megabits_per_second}mbit")
-        + ("burst", str(burst), "latency", "50ms")
-    )
+    rate = ("rate", f"{megabits_per_second}mbit", "burst", str(burst), "latency", "50ms")
+    _run(("tc", "-n", namespace, "qdisc", "add", "dev", card, "root", "tbf", *rate))
 
 
 def _ip(*arguments: str, may_fail: bool = False) -> str:

@@ -23,6 +23,8 @@ from .profiling import batch_sizes_to_profile, checked_stages, smallest_memory
 
 # What a worker holds beside Eq 3: a frame on its way in and one on its way out, and the samples of its feed (FEED_AHEAD).
 FRAMES_HELD = 2
+# What a worker has besides once its links are open and its threads run: 6 to 14 MiB on emulated devices.
+OPEN_LINKS_BYTES = 8 << 20
 INPUTS_AHEAD = 8
 
 
@@ -85,7 +87,7 @@ def planning_instance(
                 name=device.node_id,
                 profile=device.hardware_key,
                 memory_bytes=device.memory_budget_bytes,
-                base_bytes=profiles.processes[device.hardware_key].base_bytes,
+                base_bytes=profiles.processes[device.hardware_key].base_bytes + OPEN_LINKS_BYTES,
             )
             for device in usable
         ),

@@ -28,6 +28,8 @@ LEAST_REPEATS = 3
 MOST_REPEATS = 100
 SHORTEST_TOTAL_SECONDS = 0.02  # of the processor
 STEADY_SECONDS = 0.1  # of the processor for one pair: so long that one measurement after the warm-up says it
+# A step up by more than this factor must leave so many times the room that is expected: small batches tell little of it.
+LONG_STEP, LONG_STEP_MARGIN = 4, 2
 _SEED = 0
 
 
@@ -108,7 +110,8 @@ def _affordable(
     wanted = next_batch(seconds, candidates)
     while wanted is not None and known and wanted > known[-1].batch_size:
         slow = 0 < longest_seconds < max(expected_seconds(seconds, wanted), known[-1].seconds)
-        if not slow and expected_bytes(needs, wanted) <= memory_budget:
+        margin = LONG_STEP_MARGIN if wanted > LONG_STEP * known[-1].batch_size else 1
+        if not slow and margin * expected_bytes(needs, wanted) <= memory_budget:
             break
         candidates = [size for size in candidates if size < wanted]
         wanted = smaller_choice(wanted, seconds, candidates) or next_batch(seconds, candidates)

@@ -15,7 +15,7 @@ from edgeswarm.wire.v1 import agent_pb2
 
 from ..telemetry.memory import read_memory
 from ..worker.memory import anonymous_bytes
-from .layer_timing import Timing, free_memory, time_layer
+from .layer_timing import Timing, time_layer
 from .repeats import Stretch
 from .update_cost import measure_updates
 from .wire_cost import WireCost
@@ -39,6 +39,9 @@ def run_profile(
     accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     stretch = Stretch()
     calibrate(stretch)
+    wire = WireCost(0.0, 0.0) if measure_wire is None else measure_wire()
+    updates = measure_updates(accelerator)
+    base_bytes = 0
     for layer in request.layers:
         check_halt()
         timings = time_layer(
@@ -52,12 +55,10 @@ def run_profile(
             stretch=stretch,
         )
         send(curve_of(layer.signature, timings))
-    check_halt()
-    updates = measure_updates(accelerator)
-    wire = WireCost(0.0, 0.0) if measure_wire is None else measure_wire()
-    free_memory(accelerator)
+        # After the first: kernels of all layers at all batch sizes lie around in no worker that trains.
+        base_bytes = base_bytes or anonymous_bytes()
     return agent_pb2.ProcessCost(
-        base_bytes=anonymous_bytes(),
+        base_bytes=base_bytes or anonymous_bytes(),
         frame_seconds=wire.frame_seconds * stretch.factor,
         byte_seconds=wire.byte_seconds * stretch.factor,
         updates=[

@@ -57,9 +57,7 @@ def test_nothing_measured_is_an_empty_curve() -> None:
 
 
 @given(st.floats(1e-4, 1.0), st.floats(1e-4, 0.1), st.integers(0, 2**32 - 1))
-def test_of_a_noisy_line_half_of_the_noise_is_gone_or_it_did_not_matter(
-    fixed: float, slope: float, seed: int
-) -> None:
+def test_of_a_noisy_line_half_of_the_noise_is_gone_or_it_did_not_matter(fixed: float, slope: float, seed: int) -> None:
     sizes = np.array([1, 2, 4, 8, 16, 32, 64])
     true = fixed + slope * sizes
     noisy = true * np.random.default_rng(seed).uniform(0.9, 1.1, len(sizes))

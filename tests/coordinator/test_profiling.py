@@ -78,5 +78,3 @@ def test_links_are_measured_in_both_directions() -> None:
     found = Profiles(links={("a", "b"): Link(1e8, 1e-4, 100.0)})
     assert missing_links(found, ["a", "b"], now=200.0) == [("b", "a")]
     assert missing_links(found, ["a"], now=200.0) == []
-
-
