@@ -239,6 +239,7 @@ class Command:
             batch_size=batch_size,
             optimizer_state_factor=prepared.optimizer_state_factor,
             wire_dtype=prepared.wire_dtype,
+            served=prepared.served,
         )
         least = max(layer.least_batch for layer in prepared.layer_graph.layers)
         sizes_to_try(batch_size, options.micro_batch, least_batch=least)  # it may raise: before minutes of measuring

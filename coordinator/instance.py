@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import (
+    DataSource,
     DeviceDescription,
     DeviceProfile,
     Network,
@@ -15,7 +16,7 @@ from edgeswarm.profile import (
 
 from .device import Device
 from .device_fit import DeviceFit, fit_device
-from .model_facts import ModelFacts, model_costs
+from .model_facts import ModelFacts, ServedSamples, model_costs
 from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
 from .profile_cache import Profiles
@@ -25,6 +26,7 @@ from .profiling import batch_sizes_to_profile, checked_stages, smallest_memory
 FRAMES_HELD = 2
 # What a worker has besides once its links are open and its threads run: 6 to 14 MiB on emulated devices.
 OPEN_LINKS_BYTES = 8 << 20
+UNKNOWN_BANDWIDTH = 125e6  # bytes per second to a device that is alone: a gigabit card
 INPUTS_AHEAD = 8
 
 
@@ -99,6 +101,7 @@ def planning_instance(
             inputs_ahead=INPUTS_AHEAD,
         ),
         name=name,
+        data_source=None if facts.served is None else _data_source(facts.served, network),
     )
     return instance, [f"Left out: {misfit}." for misfit in misfits]
 
@@ -113,3 +116,16 @@ def _network(profiles: Profiles, names: Sequence[str]) -> Network:
             tuple(1.0 if a == b else profiles.links[a, b].bandwidth_bytes_per_second for b in names) for a in names
         ),
     )
+
+
+def _data_source(served: ServedSamples, network: Network) -> DataSource:
+    """This machine as the devices' cards let it serve: each takes what comes in from its fastest neighbour.
+
+    Its own card isn't measured; it is taken to be as fast as the fastest of the devices'.
+    """
+    count = len(network.bandwidth)
+    inward = tuple(
+        max((row[place] for sender, row in enumerate(network.bandwidth) if sender != place), default=UNKNOWN_BANDWIDTH)
+        for place in range(count)
+    )
+    return DataSource(inward, egress=max(inward), label_bytes=served.label_bytes, input_bytes=served.input_bytes)

@@ -16,10 +16,18 @@ ADAM_FACTOR = 1.5  # bytes of state per byte of parameters, from which on it is 
 
 
 @dataclass(frozen=True)
+class ServedSamples:
+    """Bytes of a sample that the first stage and the last get from this machine in every round."""
+
+    input_bytes: int
+    label_bytes: int
+
+
+@dataclass(frozen=True)
 class ModelFacts:
     """What the planner is told of the model beside its graph. optimizer_state_factor: bytes of state per byte of parameters.
 
-    wire_dtype: how float32 travels between devices; None for as it is.
+    wire_dtype: how float32 travels between devices; None for as it is. served: None where the devices have the samples.
     """
 
     layer_graph: LayerGraph
@@ -27,6 +35,7 @@ class ModelFacts:
     batch_size: int
     optimizer_state_factor: float
     wire_dtype: str | None = None
+    served: ServedSamples | None = None
 
 
 def model_costs(

@@ -286,20 +286,21 @@ class DataSource:
     """The machine that serves the samples, where devices don't have them already; it takes part in no stage by itself.
 
     bandwidth[device]: bytes per second from it to each device, in the order of devices. egress: bytes per second of its
-    own card, which all its transfers share. label_bytes: what the last stage gets of one sample; the first stage gets
-    the model's input_bytes.
+    own card, which all its transfers share. label_bytes: what the last stage gets of one sample. input_bytes: what the
+    first stage gets of one, None for as much as the model's own input.
     """
 
     bandwidth: tuple[float, ...]
     egress: float
     label_bytes: int = 0
+    input_bytes: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bandwidth", tuple(self.bandwidth))
         if not self.egress > 0 or any(not value > 0 for value in self.bandwidth):
             raise ValueError("a bandwidth of the data source is not above 0")
-        if self.label_bytes < 0:
-            raise ValueError("the data source's label_bytes is below 0")
+        if self.label_bytes < 0 or (self.input_bytes or 0) < 0:
+            raise ValueError("the data source's label_bytes or input_bytes is below 0")
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,7 @@ def _source_to_json(source: DataSource) -> dict[str, object]:
         "bandwidth_bytes_per_second": list(source.bandwidth),
         "egress_bytes_per_second": source.egress,
         "label_bytes": source.label_bytes,
+        **({} if source.input_bytes is None else {"input_bytes": source.input_bytes}),
     }
 
 
@@ -153,6 +154,7 @@ def _source_from_json(fields: Fields | None, device_count: int) -> DataSource | 
             bandwidth=bandwidth,
             egress=fields.number("egress_bytes_per_second", minimum=0, default=max(bandwidth, default=1.0)),
             label_bytes=fields.integer("label_bytes", minimum=0, default=0),
+            input_bytes=fields.optional_integer("input_bytes", minimum=0),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None

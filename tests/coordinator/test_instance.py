@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.profile import DataSource
+from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.device import Device
 from edgeswarm_coordinator.instance import OPEN_LINKS_BYTES, planning_instance
-from edgeswarm_coordinator.model_facts import ModelFacts, model_costs
+from edgeswarm_coordinator.model_facts import ModelFacts, ServedSamples, model_costs
 from edgeswarm_coordinator.planner.planners import make_plan
 from edgeswarm_coordinator.process_costs import ProcessCosts
 from edgeswarm_coordinator.profile_cache import Curve, Link, Profiles
@@ -66,3 +70,15 @@ def test_a_device_that_cannot_hold_one_layer_is_left_out() -> None:
         planning_instance(FACTS, devices=[NANO_1], profiles=found, name="job")
     assert caught.value.code is ErrorCode.NO_PLAN_FITS
     assert "nano-1: the layer part1 doesn't fit its" in caught.value.message
+
+
+def test_served_samples_come_in_over_the_devices_own_cards() -> None:
+    found = measured("nano", "nx")
+    rates = {("nano-1", "nx-1"): 1e7, ("nx-1", "nano-1"): 2e7}
+    found.links = {pair: Link(rate, 1e-4, 0.0) for pair, rate in rates.items()}
+    facts = replace(FACTS, served=ServedSamples(input_bytes=100, label_bytes=8))
+    instance, _ = planning_instance(facts, devices=[NANO_1, NX], profiles=found, name="job")
+    assert instance.data_source == DataSource((2e7, 1e7), 2e7, label_bytes=8, input_bytes=100)
+    assert instance_from_json(instance_to_json(instance)) == instance
+    local, _ = planning_instance(FACTS, devices=[NANO_1, NX], profiles=found, name="job")
+    assert local.data_source is None
