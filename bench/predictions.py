@@ -43,8 +43,8 @@ from edgeswarm_coordinator.simulator.simulate import simulate
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MODELS = {"mobilenet_v2": "mobilenet_v2", "efficientnet_b1": "efficientnet_b1", "bert_small": "bert_small"}
 BATCH, ROUNDS, SKIPPED_ROUNDS = 256, 10, 2
-#: planner and micro-batch of the plans that are run; the last one on purpose not good.
-PLANS = (("asteroid", 16), ("asteroid", 64), ("single", 32))
+#: planner and micro-batch of the plans that are run; the last two on purpose not good.
+PLANS = (("asteroid", 32), ("pipeline", 64), ("data-parallel", 64), ("single", 32))
 AGENT = ("-m", "edgeswarm_agent.cli")
 PORT = 7600
 _START_SECONDS = 120.0
