@@ -10,7 +10,8 @@ from edgeswarm.model.values import BYTES_PER_ELEMENT
 from edgeswarm.profile import LayerCosts, ModelCosts
 from edgeswarm.wire.frames import NARROWINGS
 
-# Blocks of many sizes come and go in a heap: saved activations take that much more than their bytes (measured: 3 to 6 %).
+# Blocks of many sizes come and go in a heap: saved activations take more than their bytes. Set from the same few runs as
+# OPEN_LINKS_BYTES, not measured by itself.
 HEAP_SLACK = 1.05
 ADAM_FACTOR = 1.5  # bytes of state per byte of parameters, from which on it is an optimizer like Adam
 
