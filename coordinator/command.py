@@ -38,13 +38,14 @@ from .events import (
     PlanMade,
     TransferProgress,
 )
+from .instance import planning_instance
 from .job_state import INTERRUPTED_MESSAGE
 from .measuring import Measuring
+from .model_facts import ModelFacts
 from .options import TrainOptions
 from .own_address import own_host_towards
 from .planner.planners import make_plan, sizes_to_try
 from .profile_cache import ProfileCache
-from .profiling import ModelFacts, planning_instance
 from .progress import Progress
 from .reserving import Devices
 from .resuming import check_job_is_the_same, job_to_resume
@@ -253,6 +254,7 @@ class Command:
             batch_size=batch_size,
             optimizer_state_factor=prepared.optimizer_state_factor,
             wire_dtype=prepared.wire_dtype,
+            served=prepared.served,
         )
         measuring = Measuring(
             cache=ProfileCache(self.folders.cache_dir, warn=self.progress.warn),

@@ -13,16 +13,17 @@ from edgeswarm.wire.v1 import agent_pb2
 from .agents import AgentLink
 from .deployment import Place, host_seen_from
 from .events import MEASURE_LINKS, PROFILE_LAYERS, ProfileProgress
+from .model_facts import ModelFacts
 from .profile_cache import ProfileCache, Profiles
 from .profiling import (
     LayerWork,
-    ModelFacts,
-    batch_sizes_to_profile,
-    distinct_layers,
+    TimedPart,
     measure_layers,
     measure_link,
-    missing_layers,
     missing_links,
+    missing_parts,
+    parts_to_time,
+    smallest_memory,
 )
 from .progress import Progress
 from .reserving import Devices
@@ -55,18 +56,13 @@ class Measuring:
 
     def profiles(self, facts: ModelFacts, *, links: Mapping[str, AgentLink], places: Mapping[str, Place]) -> Profiles:
         """Everything that the planner needs of these devices. Reserves those that have to measure layers."""
-        sizes = batch_sizes_to_profile(facts.batch_size)
-        work = missing_layers(
-            self._profiles,
-            [link.device for link in links.values()],
-            signatures=tuple(distinct_layers(facts.layer_graph)),
-            dtype=facts.dtype,
-            largest_batch=sizes[-1],
-        )
+        devices = [link.device for link in links.values()]
+        parts = parts_to_time(facts, memory_bytes=smallest_memory(devices))
+        work = missing_parts(self._profiles, devices, parts=parts, dtype=facts.dtype)
         if work:
             self._devices.reserve({item.device: links[item.device] for item in work})
             with self._progress.step(PROFILE_LAYERS, f"on {', '.join(item.device for item in work)}"):
-                self._measure_layers(facts, work, sizes, links)
+                self._measure_layers(facts, work, parts, links)
         pairs = missing_links(self._profiles, tuple(links), now=time.time())
         if pairs:
             with self._progress.step(MEASURE_LINKS, f"{len(pairs)} directions"):
@@ -74,7 +70,7 @@ class Measuring:
         return self._profiles
 
     def _measure_layers(
-        self, facts: ModelFacts, work: list[LayerWork], sizes: tuple[int, ...], links: Mapping[str, AgentLink]
+        self, facts: ModelFacts, work: list[LayerWork], parts: Mapping[str, TimedPart], links: Mapping[str, AgentLink]
     ) -> None:
         total = sum(len(item.signatures) for item in work)
         done = 0
@@ -94,7 +90,7 @@ class Measuring:
                     job=self._job,
                     layer_graph=facts.layer_graph,
                     dtype=facts.dtype,
-                    batch_sizes=sizes,
+                    parts=parts,
                     measured=partial(measured, item.device),
                 ),
                 name=f"profile on {item.device}",

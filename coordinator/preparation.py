@@ -18,7 +18,7 @@ import torch
 
 from edgeswarm.bundle import Bundle, make_bundle
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.job import Dataset, Job, model_arguments
+from edgeswarm.job import SERVED, Dataset, Job, model_arguments
 from edgeswarm.job_file import load_job, user_error
 from edgeswarm.model.evaluation import EvaluationGraph, export_evaluation
 from edgeswarm.model.export import ExportedModel, export_model
@@ -31,6 +31,8 @@ from .initial_weights import load_initial_weights
 from .job_checks import check_job
 from .last_round import check_batches
 from .layer_files import LayerFiles, optimizer_state_kinds
+from .model_facts import ServedSamples
+from .sample_size import item_bytes
 
 PRECISIONS = ("float32", "float64")
 
@@ -63,6 +65,7 @@ class PreparedModel:
     dtype: of its parameters. optimizer_state_factor: bytes of optimizer state per byte of trained parameters.
     loss_counts: the loss returns (sum, count). wire_dtype: as the job wants it. unused: the tensors that no layer uses,
     which keep their values. warnings: of what is odd in the job and stops nothing.
+    served: what each sample costs on the way to the devices, in a job that uses none twice; None where they have or keep them.
     evaluation_graph: the same layers in evaluation mode; None where nothing is evaluated. evaluation_length: items of that set.
     """
 
@@ -76,6 +79,7 @@ class PreparedModel:
     evaluation_graph: LayerGraph | None = None
     evaluation_length: int = 0
     warnings: tuple[str, ...] = ()
+    served: ServedSamples | None = None
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -175,7 +179,19 @@ def prepare(
         evaluation_graph=evaluation.layer_graph if evaluation is not None else None,
         evaluation_length=evaluation_length,
         warnings=(*warnings, *checked.warnings),
+        served=_served(job, opened),
     )
+
+
+def _served(job: Job, opened: OpenedData) -> ServedSamples | None:
+    """With more epochs than one the devices keep what they got in the first, and the others are what planning is for."""
+    if job.data != SERVED or job.epochs > 1:
+        return None
+    item = opened.training[0]
+    whole = item_bytes(item)
+    if job.transform is not None or not isinstance(item, (tuple, list)) or len(item) != 2:
+        return ServedSamples(whole, whole)  # a transform takes whole items, wherever it runs
+    return ServedSamples(item_bytes(item[0]), item_bytes(item[1]))
 
 
 def open_data(loaded: LoadedJob, *, evaluation: bool = True) -> OpenedData:

@@ -2,9 +2,10 @@
 
     profiles.json
       curves.<hardware key>.<dtype>.<layer signature>   batch sizes, seconds; `asked` says up to which batch size it was tried
-      base_bytes.<hardware key>                         memory of a worker that holds nothing
+      processes.<hardware key>                          what a worker costs beside its layers
       links.<from>.<to>                                 bandwidth, latency, when it was measured
 
+Whole stages that check the sums of layers have signatures and curves like layers.
 A curve that ends before the batch size it was asked for ended where memory or time did: asking again would give the same.
 """
 
@@ -22,21 +23,32 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.json_fields import Fields
 from edgeswarm.security.files import make_private_folder, write_atomically
 
-FORMAT = "edgeswarm-profiles/1"
+from .process_costs import ProcessCosts
+
+FORMAT = "edgeswarm-profiles/2"
 FILE_NAME = "profiles.json"
 LINK_AGE_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds of one layer forward and backward by batch size. asked: the largest batch size that was asked for, in samples."""
+    """Seconds of one layer forward and backward by batch size, as measured.
+
+    asked: the largest batch size that was asked for, in samples. relative_errors: of forward and backward together.
+    peak_bytes: taken beyond parameters and their gradients. The last two may be empty: not known.
+    """
 
     batch_sizes: tuple[int, ...]
     forward_seconds: tuple[float, ...]
     backward_seconds: tuple[float, ...]
     asked: int
+    relative_errors: tuple[float, ...] = ()
+    peak_bytes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        for more in (self.relative_errors, self.peak_bytes):
+            if more and len(more) != len(self.batch_sizes):
+                raise ValueError("a curve has as many errors and peaks as batch sizes, or none")
         if not len(self.batch_sizes) == len(self.forward_seconds) == len(self.backward_seconds):
             raise ValueError("a curve has as many seconds as batch sizes")
         if any(b <= a for a, b in zip(self.batch_sizes, self.batch_sizes[1:], strict=False)):
@@ -48,6 +60,8 @@ class Curve:
             "forward_seconds": list(self.forward_seconds),
             "backward_seconds": list(self.backward_seconds),
             "asked": self.asked,
+            "relative_errors": list(self.relative_errors),
+            "peak_bytes": list(self.peak_bytes),
         }
 
 
@@ -69,10 +83,13 @@ class Link:
 
 @dataclass
 class Profiles:
-    """Measurements in memory. curves: by (hardware key, dtype, signature). links: by (from, to), node ids."""
+    """Measurements in memory. curves: by (hardware key, dtype, signature). processes: by hardware key.
+
+    links: by (from, to), node ids.
+    """
 
     curves: dict[tuple[str, str, str], Curve] = field(default_factory=dict)
-    base_bytes: dict[str, int] = field(default_factory=dict)
+    processes: dict[str, ProcessCosts] = field(default_factory=dict)
     links: dict[tuple[str, str], Link] = field(default_factory=dict)
 
     def curve(self, hardware_key: str, dtype: str, signature: str, *, largest_batch: int) -> Curve | None:
@@ -88,7 +105,7 @@ class Profiles:
     def update(self, other: Profiles) -> None:
         """Take over all that `other` has; where both have something, `other` is newer."""
         self.curves.update(other.curves)
-        self.base_bytes.update(other.base_bytes)
+        self.processes.update(other.processes)
         self.links.update(other.links)
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +115,8 @@ class Profiles:
         links: dict[str, dict[str, Any]] = {}
         for (sender, receiver), link in self.links.items():
             links.setdefault(sender, {})[receiver] = link.to_json()
-        return {"format": FORMAT, "curves": curves, "base_bytes": dict(self.base_bytes), "links": links}
+        processes = {key: costs.to_json() for key, costs in self.processes.items()}
+        return {"format": FORMAT, "curves": curves, "processes": processes, "links": links}
 
     @classmethod
     def from_json(cls, document: object) -> Profiles:
@@ -113,11 +131,13 @@ class Profiles:
                     forward_seconds=entry.numbers("forward_seconds", minimum=0),
                     backward_seconds=entry.numbers("backward_seconds", minimum=0),
                     asked=entry.integer("asked", minimum=1),
+                    relative_errors=entry.numbers("relative_errors", minimum=0),
+                    peak_bytes=tuple(int(size) for size in entry.numbers("peak_bytes", minimum=0)),
                 )
             except ValueError as error:
                 raise entry.error(str(error)) from None
-        base_bytes = fields.section("base_bytes")
-        profiles.base_bytes = {key: base_bytes.integer(key, minimum=0) for key in base_bytes.names()}
+        processes = fields.section("processes")
+        profiles.processes = {key: ProcessCosts.from_json(processes.section(key)) for key in processes.names()}
         for path, entry in _leaves(fields.section("links"), depth=2):
             profiles.links[path[0], path[1]] = Link(
                 bandwidth_bytes_per_second=entry.number("bandwidth_bytes_per_second", minimum=1),

@@ -3,35 +3,28 @@
 Only distinct layers are timed (equal signature, equal cost), on one device of each kind of hardware; all kinds at once:
 
     layers of the model     conv1  block  block  block  head      signatures  a b b b c
-    asked of a nano, an nx                                        a b c   at 1, 2, 4, ... samples
+    asked of a nano, an nx                                        a b c   at a few of 1, 2, 4, ... samples
+    and, to check their sums, stages in one go                    a b b b c   a b   b b c
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.model.layer_graph import Layer, LayerGraph
-from edgeswarm.model.values import BYTES_PER_ELEMENT
-from edgeswarm.profile import (
-    DeviceDescription,
-    DeviceProfile,
-    LayerCosts,
-    ModelCosts,
-    Network,
-    PlanningInstance,
-    TrainingSettings,
-)
-from edgeswarm.wire.frames import NARROWINGS
+from edgeswarm.model.layer_graph import LayerGraph
+from edgeswarm.model.signature import signature as signature_of
 from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
 from .device import Device
-from .planner.units import readable_bytes
+from .model_facts import ModelFacts, model_costs
+from .process_costs import ProcessCosts
 from .profile_cache import Curve, Link, Profiles
+from .stage_checks import CheckedStage, stages_to_check
 
 LARGEST_PROFILED_BATCH = 256
 LONGEST_SECONDS = 1.0  # of one forward and backward; a curve ends there and is extrapolated
@@ -63,16 +56,58 @@ class LayerWork:
     signatures: tuple[str, ...]
 
 
-def missing_layers(
-    profiles: Profiles, devices: Sequence[Device], *, signatures: Sequence[str], dtype: str, largest_batch: int
+@dataclass(frozen=True)
+class TimedPart:
+    """Layers that are timed in one go: one of them, or a stage that checks their sums. batch_sizes: rising, in samples."""
+
+    signature: str
+    first_layer: int
+    end_layer: int
+    batch_sizes: tuple[int, ...]
+
+
+def parts_to_time(facts: ModelFacts, *, memory_bytes: int) -> dict[str, TimedPart]:
+    """Each distinct layer, then the stages that check them, by signature. memory_bytes: of the smallest device."""
+    graph = facts.layer_graph
+    sizes = batch_sizes_to_profile(facts.batch_size)
+    parts = {
+        signature: TimedPart(signature, layer, layer + 1, sizes) for signature, layer in distinct_layers(graph).items()
+    }
+    for stage, mark in checked_stages(facts, memory_bytes=memory_bytes).items():
+        parts.setdefault(mark, TimedPart(mark, stage.first_layer, stage.end_layer, stage.batch_sizes))
+    return parts
+
+
+def smallest_memory(devices: Sequence[Device]) -> int:
+    """Of the devices' memory budgets, rounded down to a power of two: what is free changes a little all the time."""
+    return 1 << max(0, min(device.memory_budget_bytes for device in devices).bit_length() - 1)
+
+
+def checked_stages(facts: ModelFacts, *, memory_bytes: int) -> dict[CheckedStage, str]:
+    """The stages that are timed in one go, each with its signature."""
+    graph = facts.layer_graph
+    costs = model_costs(graph, wire_dtype=None)
+    largest = batch_sizes_to_profile(facts.batch_size)[-1]
+    return {
+        stage: signature_of(graph.stage(stage.first_layer, stage.end_layer))
+        for stage in stages_to_check(costs, largest_batch=largest, memory_bytes=memory_bytes)
+    }
+
+
+def missing_parts(
+    profiles: Profiles, devices: Sequence[Device], *, parts: Mapping[str, TimedPart], dtype: str
 ) -> list[LayerWork]:
     """What has to be timed on which device. Pure."""
     work: dict[str, LayerWork] = {}
     for device in devices:
         key = device.hardware_key
-        missing = tuple(s for s in signatures if profiles.curve(key, dtype, s, largest_batch=largest_batch) is None)
-        if key not in profiles.base_bytes and not missing:
-            missing = tuple(signatures[:1])  # the reply brings the worker's own memory, too
+        missing = tuple(
+            mark
+            for mark, part in parts.items()
+            if profiles.curve(key, dtype, mark, largest_batch=part.batch_sizes[-1]) is None
+        )
+        if key not in profiles.processes and not missing:
+            missing = tuple(parts)[:1]  # the reply brings the worker's own costs, too
         if missing:
             work.setdefault(key, LayerWork(device.node_id, key, missing))
     return list(work.values())
@@ -91,48 +126,52 @@ def measure_layers(
     job: agent_pb2.JobReference,
     layer_graph: LayerGraph,
     dtype: str,
-    batch_sizes: Sequence[int],
+    parts: Mapping[str, TimedPart],
     measured: Callable[[str], None],
 ) -> Profiles:
     """The curves that one device measures. measured: told the name of each layer as it is done."""
-    first = distinct_layers(layer_graph)
     request = agent_pb2.ProfileRequest(
         job=job,
         layers=[
             agent_pb2.ProfileLayer(
-                signature=signature,
-                stage_graph_json=json.dumps(
-                    layer_graph.stage(first[signature], first[signature] + 1).to_json()
-                ).encode(),
+                signature=part.signature,
+                stage_graph_json=json.dumps(layer_graph.stage(part.first_layer, part.end_layer).to_json()).encode(),
+                batch_sizes=part.batch_sizes,
             )
-            for signature in work.signatures
+            for part in (parts[signature] for signature in work.signatures)
         ],
-        batch_sizes=batch_sizes,
         longest_seconds=LONGEST_SECONDS,
     )
     profiles = Profiles()
     replies = link.stream("Profile", request, timeout_seconds=PROFILE_CALL_SECONDS, doing="profile the model's layers")
     for reply in replies:
         if reply.WhichOneof("reply") == "process":
-            profiles.base_bytes[work.hardware_key] = reply.process.base_bytes
+            profiles.processes[work.hardware_key] = ProcessCosts.from_message(reply.process)
             continue
         curve = reply.curve
+        part = parts[curve.signature]
         profiles.curves[work.hardware_key, dtype, curve.signature] = Curve(
             batch_sizes=tuple(curve.batch_sizes),
             forward_seconds=tuple(curve.forward_seconds),
             backward_seconds=tuple(curve.backward_seconds),
-            asked=batch_sizes[-1],
+            asked=part.batch_sizes[-1],
+            relative_errors=tuple(curve.relative_errors),
+            peak_bytes=tuple(curve.peak_bytes),
         )
-        if curve.signature in first:
-            measured(layer_graph.layers[first[curve.signature]].name)
+        measured(_name_of(layer_graph, part))
     silent = [s for s in work.signatures if (work.hardware_key, dtype, s) not in profiles.curves]
     if silent:
         raise EdgeswarmError(
             ErrorCode.WORKER_FAILED,
-            f"The worker on {link.node_id} did not time the layer {layer_graph.layers[first[silent[0]]].name}.",
+            f"The worker on {link.node_id} did not time the layer {_name_of(layer_graph, parts[silent[0]])}.",
             "Look at the agent's log there.",
         )
     return profiles
+
+
+def _name_of(layer_graph: LayerGraph, part: TimedPart) -> str:
+    names = [layer.name for layer in layer_graph.layers[part.first_layer : part.end_layer]]
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
 def measure_link(link: AgentLink, receiver: str, *, address: str) -> Link:
@@ -145,132 +184,4 @@ def measure_link(link: AgentLink, receiver: str, *, address: str) -> Link:
         bandwidth_bytes_per_second=max(measurement.bandwidth_bytes_per_second, 1.0),
         latency_seconds=measurement.latency_seconds,
         measured_at=time.time(),
-    )
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What the planner is told of the model beside its graph. optimizer_state_factor: bytes of state per byte of parameters.
-
-    wire_dtype: how float32 travels between devices; None for as it is.
-    """
-
-    layer_graph: LayerGraph
-    dtype: str
-    batch_size: int
-    optimizer_state_factor: float
-    wire_dtype: str | None = None
-
-
-def planning_instance(
-    facts: ModelFacts, *, devices: Sequence[Device], profiles: Profiles, name: str
-) -> tuple[PlanningInstance, list[str]]:
-    """The planner's input, and warnings about devices that are left out since not even one sample fits some layer. Pure.
-
-    All curves and links must have been measured. Raises EdgeswarmError (NO_PLAN_FITS) when no device is left.
-    """
-    largest = batch_sizes_to_profile(facts.batch_size)[-1]
-    classes: dict[str, DeviceProfile] = {}
-    usable: list[Device] = []
-    misfits: list[str] = []
-    for device in devices:
-        curves = []
-        for layer in facts.layer_graph.layers:
-            curve = profiles.curve(device.hardware_key, facts.dtype, layer.signature, largest_batch=largest)
-            assert curve is not None, f"layer {layer.name} was measured on {device.node_id} or its like"
-            curves.append(curve)
-        misfit = next((i for i, curve in enumerate(curves) if not curve.batch_sizes), None)
-        if misfit is not None:
-            memory = f"its {readable_bytes(device.memory_budget_bytes)} of memory"
-            misfits.append(f"{device.node_id}: the layer {facts.layer_graph.layers[misfit].name} doesn't fit {memory}")
-            continue
-        usable.append(device)
-        classes.setdefault(device.hardware_key, device_profile(curves))
-    if not usable:
-        raise EdgeswarmError(
-            ErrorCode.NO_PLAN_FITS,
-            f"No device can hold each single layer of the model, even for one sample. {'; '.join(misfits)}.",
-            "Free memory on the devices, give an agent more with --memory, add a larger device, or use a smaller model.",
-        )
-    names = [device.node_id for device in usable]
-    network = _network(profiles, names)
-    instance = PlanningInstance(
-        model=model_costs(facts.layer_graph, wire_dtype=facts.wire_dtype),
-        profiles=classes,
-        devices=tuple(
-            DeviceDescription(
-                name=device.node_id,
-                profile=device.hardware_key,
-                memory_bytes=device.memory_budget_bytes,
-                base_bytes=profiles.base_bytes.get(device.hardware_key, 0),
-            )
-            for device in usable
-        ),
-        network=network,
-        training=TrainingSettings(
-            mini_batch=facts.batch_size,
-            optimizer_state_bytes_per_parameter_byte=facts.optimizer_state_factor,
-        ),
-        name=name,
-    )
-    return instance, [f"Left out: {misfit}." for misfit in misfits]
-
-
-def model_costs(layer_graph: LayerGraph, *, wire_dtype: str | None) -> ModelCosts:
-    """The layers' costs as the planner takes them; bytes of activations and gradients as they travel."""
-
-    def travelling(size_bytes: int, dtype: str) -> int:
-        if wire_dtype is None or (dtype, wire_dtype) not in NARROWINGS:
-            return size_bytes
-        return size_bytes * BYTES_PER_ELEMENT[wire_dtype] // BYTES_PER_ELEMENT[dtype]
-
-    def gradient_bytes(layer: Layer) -> int:
-        specs = (layer_graph.tensors[name] for name in layer.parameters)
-        return sum(travelling(spec.bytes, spec.dtype) for spec in specs if spec.trainable)
-
-    return ModelCosts(
-        input_bytes=sum(value.bytes_per_sample for value in layer_graph.cuts[0]),
-        layers=tuple(
-            LayerCosts(
-                name=layer.name,
-                param_bytes=layer.param_bytes,
-                output_bytes=sum(travelling(value.bytes_per_sample, value.dtype) for value in cut_after),
-                saved_bytes=layer.saved_bytes,
-                flops_forward=float(layer.flops_forward),
-                flops_backward=float(layer.flops_backward),
-                least_batch=layer.least_batch,
-                gradient_bytes=gradient_bytes(layer),
-            )
-            for layer, cut_after in zip(layer_graph.layers, layer_graph.cuts[1:], strict=True)
-        ),
-    )
-
-
-def device_profile(curves: Sequence[Curve]) -> DeviceProfile:
-    """The layers' curves, one each, on common batch sizes. Where a curve ended early its line goes on."""
-    sizes = sorted({size for curve in curves for size in curve.batch_sizes})
-    single = [
-        DeviceProfile(
-            batch_sizes=curve.batch_sizes,
-            forward_seconds=tuple((seconds,) for seconds in curve.forward_seconds),
-            backward_seconds=tuple((seconds,) for seconds in curve.backward_seconds),
-        )
-        for curve in curves
-    ]
-    return DeviceProfile(
-        batch_sizes=tuple(sizes),
-        forward_seconds=tuple(tuple(layer.forward(size, 0, 1) for layer in single) for size in sizes),
-        backward_seconds=tuple(tuple(layer.backward(size, 0, 1) for layer in single) for size in sizes),
-    )
-
-
-def _network(profiles: Profiles, names: Sequence[str]) -> Network:
-    pairs = [(sender, receiver) for sender in names for receiver in names if sender != receiver]
-    assert all(pair in profiles.links for pair in pairs), "every pair was measured"
-    return Network(
-        # One number for all pairs: the slowest, since a pipeline waits for it.
-        latency_seconds=max((profiles.links[pair].latency_seconds for pair in pairs), default=0.0),
-        bandwidth=tuple(
-            tuple(1.0 if a == b else profiles.links[a, b].bandwidth_bytes_per_second for b in names) for a in names
-        ),
     )

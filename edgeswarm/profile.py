@@ -35,6 +35,7 @@ class LayerCosts:
     output_bytes: all that crosses the cut after this layer, as it travels. saved_bytes: held from forward to backward.
     gradient_bytes: what an all-reduce of its gradients is about, as it travels; None for as many as the parameters have.
     flops_*: None where unknown. least_batch: the fewest samples that the layer can take at once.
+    transient_bytes: held while the layer computes, beside saved_bytes. workspace_bytes: likewise, whatever the batch.
     """
 
     name: str
@@ -45,9 +46,13 @@ class LayerCosts:
     flops_backward: float | None = None
     least_batch: int = 1
     gradient_bytes: int | None = None
+    transient_bytes: int = 0
+    workspace_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for what in ("param_bytes", "output_bytes", "saved_bytes", "gradient_bytes"):
+        for what in (
+            "param_bytes", "output_bytes", "saved_bytes", "gradient_bytes", "transient_bytes", "workspace_bytes"
+        ):  # fmt: skip
             if (getattr(self, what) or 0) < 0:
                 raise ValueError(f"layer {self.name}: {what} is below 0")
         if self.least_batch < 1:
@@ -230,7 +235,7 @@ class DeviceProfile:
 class DeviceDescription:
     """One device. profile: its class in `PlanningInstance.profiles`. memory_bytes: what training may use.
 
-    base_bytes: what a worker uses there before it holds any layer.
+    base_bytes: what a worker uses there that has computed, but holds no layer.
     """
 
     name: str
@@ -281,20 +286,21 @@ class DataSource:
     """The machine that serves the samples, where devices don't have them already; it takes part in no stage by itself.
 
     bandwidth[device]: bytes per second from it to each device, in the order of devices. egress: bytes per second of its
-    own card, which all its transfers share. label_bytes: what the last stage gets of one sample; the first stage gets
-    the model's input_bytes.
+    own card, which all its transfers share. label_bytes: what the last stage gets of one sample. input_bytes: what the
+    first stage gets of one, None for as much as the model's own input.
     """
 
     bandwidth: tuple[float, ...]
     egress: float
     label_bytes: int = 0
+    input_bytes: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bandwidth", tuple(self.bandwidth))
         if not self.egress > 0 or any(not value > 0 for value in self.bandwidth):
             raise ValueError("a bandwidth of the data source is not above 0")
-        if self.label_bytes < 0:
-            raise ValueError("the data source's label_bytes is below 0")
+        if self.label_bytes < 0 or (self.input_bytes or 0) < 0:
+            raise ValueError("the data source's label_bytes or input_bytes is below 0")
 
 
 @dataclass(frozen=True)
@@ -302,16 +308,22 @@ class TrainingSettings:
     """mini_batch: samples of one optimizer step.
 
     optimizer_state_bytes_per_parameter_byte: 1.0 for SGD with momentum, 2.0 for Adam; gradients come on top of it.
+    frames_held: micro-batches whose frames, at both cuts of a stage, a worker holds beside what its layers save.
+    inputs_ahead: micro-batches of the model's inputs that a worker of the first stage has fetched ahead.
     """
 
     mini_batch: int
     optimizer_state_bytes_per_parameter_byte: float = 0.0
+    frames_held: int = 0
+    inputs_ahead: int = 0
 
     def __post_init__(self) -> None:
         if self.mini_batch < 1:
             raise ValueError(f"mini_batch is {self.mini_batch}; it must be at least 1")
         if not self.optimizer_state_bytes_per_parameter_byte >= 0:
             raise ValueError("optimizer_state_bytes_per_parameter_byte is below 0")
+        if self.frames_held < 0 or self.inputs_ahead < 0:
+            raise ValueError("frames_held or inputs_ahead is below 0")
 
 
 @dataclass(frozen=True)

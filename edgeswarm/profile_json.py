@@ -39,6 +39,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                     "flops_backward": layer.flops_backward,
                     "least_batch": layer.least_batch,
                     **({} if layer.gradient_bytes is None else {"gradient_bytes": layer.gradient_bytes}),
+                    **_where_any(transient_bytes=layer.transient_bytes, workspace_bytes=layer.workspace_bytes),
                 }
                 for layer in instance.model.layers
             ],
@@ -60,6 +61,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
         "training": {
             "mini_batch": instance.training.mini_batch,
             "optimizer_state_bytes_per_parameter_byte": instance.training.optimizer_state_bytes_per_parameter_byte,
+            **_where_any(frames_held=instance.training.frames_held, inputs_ahead=instance.training.inputs_ahead),
         },
         **({} if instance.data_source is None else {"data_source": _source_to_json(instance.data_source)}),
     }
@@ -134,6 +136,7 @@ def _source_to_json(source: DataSource) -> dict[str, object]:
         "bandwidth_bytes_per_second": list(source.bandwidth),
         "egress_bytes_per_second": source.egress,
         "label_bytes": source.label_bytes,
+        **({} if source.input_bytes is None else {"input_bytes": source.input_bytes}),
     }
 
 
@@ -151,6 +154,7 @@ def _source_from_json(fields: Fields | None, device_count: int) -> DataSource | 
             bandwidth=bandwidth,
             egress=fields.number("egress_bytes_per_second", minimum=0, default=max(bandwidth, default=1.0)),
             label_bytes=fields.integer("label_bytes", minimum=0, default=0),
+            input_bytes=fields.optional_integer("input_bytes", minimum=0),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None
@@ -169,6 +173,8 @@ def _model_from_json(fields: Fields) -> ModelCosts:
                 flops_backward=entry.optional_number("flops_backward", minimum=0),
                 least_batch=entry.integer("least_batch", minimum=1, default=1),
                 gradient_bytes=entry.optional_integer("gradient_bytes", minimum=0),
+                transient_bytes=entry.integer("transient_bytes", minimum=0, default=0),
+                workspace_bytes=entry.integer("workspace_bytes", minimum=0, default=0),
             )
             for entry in fields.sections("layers")
         ),
@@ -192,7 +198,14 @@ def _training_from_json(fields: Fields) -> TrainingSettings:
     return TrainingSettings(
         mini_batch=fields.integer("mini_batch", minimum=1),
         optimizer_state_bytes_per_parameter_byte=fields.number(key, minimum=0, default=0.0),
+        frames_held=fields.integer("frames_held", minimum=0, default=0),
+        inputs_ahead=fields.integer("inputs_ahead", minimum=0, default=0),
     )
+
+
+def _where_any(**numbers: int) -> dict[str, object]:
+    """Those that are not 0, which is what is read where there is none."""
+    return {name: number for name, number in numbers.items() if number}
 
 
 def _bandwidth_to_json(network: Network) -> object:

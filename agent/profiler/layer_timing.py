@@ -1,17 +1,14 @@
-"""Times one layer's forward and backward at growing batch sizes, as far as memory and patience go.
+"""Times one layer's forward and backward at a few batch sizes, as far as memory and patience go.
 
     warm-up | forward backward | forward backward | ...   medians of each
-              \\_ 3 pairs at least, 20 ms of them at least; one pair where a pair takes long _/
+              \\_ 3 pairs at least, 20 ms of the processor at least; one pair where a pair takes long _/
 
-A processor with a quota computes at full speed for a moment and then stands still for one: short pairs are quick or slow,
-and no median says what a round will take. Where that is seen, pairs go on for longer, and their means count.
-
+Which batch sizes is decided as the curve shows (batch_choice.py); where the processor stalls, CPU seconds count (repeats.py).
 The gradients of parameters are summed over the repeats, as a round sums them over its micro-batches.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,27 +21,42 @@ from edgeswarm.model.stage_graph import StageGraph
 
 from ..worker.backward import run_backward
 from ..worker.memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
+from .batch_choice import expected_seconds, next_batch, smaller_choice
+from .repeats import Stretch, typical
 
 LEAST_REPEATS = 3
-MOST_REPEATS = 200
-SHORTEST_TOTAL_SECONDS = 0.02
-SHORTEST_STALLED_SECONDS = 0.2  # many times the period of a usual quota
-STALLED_FRACTION = 0.2  # of the time, in which the processor did nothing for us
-STEADY_SECONDS = 0.2  # of one pair: so long that one measurement after the warm-up says it
+MOST_REPEATS = 100
+SHORTEST_TOTAL_SECONDS = 0.02  # of the processor
+STEADY_SECONDS = 0.1  # of the processor for one pair: so long that one measurement after the warm-up says it
+# A step up by more than this factor must leave so many times the room that is expected: small batches tell little of it.
+LONG_STEP, LONG_STEP_MARGIN = 4, 2
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one forward and one backward of a layer at a batch size, medians, stretched by the slow-down."""
+    """Seconds of one forward and one backward of a layer at a batch size, as long as they take in the long run.
+
+    relative_error: of their sum, estimated from the repeats. peak_bytes: taken beyond the layer's parameters.
+    """
 
     batch_size: int
     forward_seconds: float
     backward_seconds: float
+    relative_error: float = 0.0
+    peak_bytes: int = 0
 
     @property
     def seconds(self) -> float:
         return self.forward_seconds + self.backward_seconds
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Clock and processor seconds of a forward, then of a backward."""
+
+    forward: tuple[float, float]
+    backward: tuple[float, float]
 
 
 def time_layer(
@@ -56,37 +68,64 @@ def time_layer(
     slow_down: float,
     check_halt: Callable[[], None],
     accelerator: str = "cpu",
+    stretch: Stretch | None = None,
 ) -> list[Timing]:
-    """The layer's curve over `batch_sizes` (ascending); shorter where the next size would take too much.
+    """The layer's curve over a few of `batch_sizes` (ascending); shorter where the next size would take too much.
 
-    longest_seconds: no larger batch is tried once one forward and backward takes longer (0 or less: no limit).
+    longest_seconds: no larger batch is tried where one forward and backward takes longer (0 or less: no limit).
     memory_budget: bytes that a batch may take beyond the layer itself. slow_down: factor on every figure.
+    stretch: of this device, over everything measured so far; the measurements are added to it.
     check_halt: called between repeats; whatever it raises goes through.
     Raises: GRAPH_REFUSED where this torch can't build the layer; nothing where memory ends: the curve ends there.
     """
-    timings: list[Timing] = []
-    needs: list[tuple[int, int]] = []
+    stretch = Stretch() if stretch is None else stretch
+    candidates = list(batch_sizes)
+    timings: dict[int, Timing] = {}
     module = StageModule(stage_graph, random_tensors(stage_graph, seed=_SEED, device=accelerator), accelerator)
     try:
-        for batch_size in batch_sizes:
-            if expected_bytes(needs, batch_size) > memory_budget:
-                break
+        while (batch_size := _affordable(timings, candidates, longest_seconds / slow_down, memory_budget)) is not None:
             try:
-                timing, need = _time_batch(module, batch_size, slow_down=slow_down, check_halt=check_halt)
+                timing = _time_batch(module, batch_size, stretch=stretch, check_halt=check_halt)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
-                break
+                candidates = [size for size in candidates if size < batch_size]
+                continue
             finally:
                 free_memory(accelerator)
-            timings.append(timing)
-            needs.append((batch_size, need))
-            if 0 < longest_seconds < timing.seconds:
-                break
+            timings[batch_size] = timing
     finally:
         del module
         free_memory(accelerator)
-    return timings
+    return [_slowed(timings[size], slow_down) for size in sorted(timings)]
+
+
+def _affordable(
+    timings: dict[int, Timing], candidates: Sequence[int], longest_seconds: float, memory_budget: int
+) -> int | None:
+    """The size to time next: as the curve asks, or a smaller one where that would take too much memory or time."""
+    known = [timings[size] for size in sorted(timings)]
+    seconds = [(timing.batch_size, timing.seconds) for timing in known]
+    needs = [(timing.batch_size, timing.peak_bytes) for timing in known]
+    wanted = next_batch(seconds, candidates)
+    while wanted is not None and known and wanted > known[-1].batch_size:
+        slow = 0 < longest_seconds < max(expected_seconds(seconds, wanted), known[-1].seconds)
+        margin = LONG_STEP_MARGIN if wanted > LONG_STEP * known[-1].batch_size else 1
+        if not slow and margin * expected_bytes(needs, wanted) <= memory_budget:
+            break
+        candidates = [size for size in candidates if size < wanted]
+        wanted = smaller_choice(wanted, seconds, candidates) or next_batch(seconds, candidates)
+    return wanted
+
+
+def _slowed(timing: Timing, factor: float) -> Timing:
+    return Timing(
+        timing.batch_size,
+        timing.forward_seconds * factor,
+        timing.backward_seconds * factor,
+        timing.relative_error,
+        timing.peak_bytes,
+    )
 
 
 def expected_bytes(needs: Sequence[tuple[int, int]], batch_size: int) -> int:
@@ -119,58 +158,64 @@ def free_memory(accelerator: str) -> None:
     give_back_free_memory()
 
 
-def _time_batch(
-    module: StageModule, batch_size: int, *, slow_down: float, check_halt: Callable[[], None]
-) -> tuple[Timing, int]:
-    """(the timing, bytes that it took at its peak)."""
+def _time_batch(module: StageModule, batch_size: int, *, stretch: Stretch, check_halt: Callable[[], None]) -> Timing:
+    """The timing, not slowed down."""
     memory = _PeakMemory(module.device)
     inputs = random_inputs(module.graph, batch_size, seed=_SEED, device=module.device)
-    warm_up = sum(_time_pair(module, batch_size, inputs))
-    pairs: list[tuple[float, float]] = []
-    total = 0.0
+    warm_up = _time_pair(module, batch_size, inputs)
+    pairs: list[_Pair] = []
+    computed = 0.0
+    steady = _cpu(warm_up) >= STEADY_SECONDS
+    while len(pairs) < (1 if steady else LEAST_REPEATS) or (
+        computed < SHORTEST_TOTAL_SECONDS and len(pairs) < MOST_REPEATS
+    ):
+        check_halt()
+        pairs.append(_time_pair(module, batch_size, inputs))
+        computed += _cpu(pairs[-1])
+        stretch.add(pairs[-1].forward[0] + pairs[-1].backward[0], _cpu(pairs[-1]))
+    if len(pairs) == 1 and _cpu(pairs[0]) > _cpu(warm_up):
+        pairs.append(warm_up)  # slower than the first one, which also took the memory: something was in the way
+    by_processor = module.device.type == "cpu" and stretch.is_stalled
+    clock, factor = (1, stretch.factor) if by_processor else (0, 1.0)
+    forward = typical([pair.forward[clock] for pair in pairs])
+    backward = typical([pair.backward[clock] for pair in pairs])
+    both = typical([pair.forward[clock] + pair.backward[clock] for pair in pairs])
+    return Timing(batch_size, forward.seconds * factor, backward.seconds * factor, both.relative_error, memory.taken())
 
-    def repeat(least: int, shortest_seconds: float) -> None:
-        nonlocal total
-        while len(pairs) < least or (total < shortest_seconds and len(pairs) < MOST_REPEATS):
-            check_halt()
-            pairs.append(_time_pair(module, batch_size, inputs))
-            total += sum(pairs[-1])
 
-    computed_before = time.process_time()
-    repeat(LEAST_REPEATS if warm_up < STEADY_SECONDS else 1, SHORTEST_TOTAL_SECONDS)
-    computed = time.process_time() - computed_before
-    average: Callable[[list[float]], float] = statistics.median
-    if module.device.type == "cpu" and computed < (1.0 - STALLED_FRACTION) * total:
-        average = statistics.fmean
-        repeat(1, SHORTEST_STALLED_SECONDS)
-    forward, backward = (average(list(seconds)) * slow_down for seconds in zip(*pairs, strict=True))
-    return Timing(batch_size, forward, backward), memory.taken()
+def _cpu(pair: _Pair) -> float:
+    return pair.forward[1] + pair.backward[1]
 
 
-def _time_pair(module: StageModule, batch_size: int, inputs: Sequence[torch.Tensor]) -> tuple[float, float]:
-    """Seconds of one forward and of one backward. A layer where nothing is trained has no backward."""
+def _time_pair(module: StageModule, batch_size: int, inputs: Sequence[torch.Tensor]) -> _Pair:
+    """One forward and one backward. A layer where nothing is trained has no backward."""
     started = _now(module.device)
     outputs = module.forward(batch_size, inputs, draw=None)
-    forward_done = _now(module.device)
+    forward = _since(started, module.device)
     module.take_batch_statistics()
     needing = [output for output in outputs if output.requires_grad]
     if not needing:
-        return forward_done - started, 0.0
+        return _Pair(forward, (0.0, 0.0))
     gradients = [torch.randn_like(output) for output in needing]
-    backward_started = _now(module.device)
+    started = _now(module.device)
     run_backward(needing, gradients)
-    backward_done = _now(module.device)
+    backward = _since(started, module.device)
     for tensor in inputs:
         # A pipeline's inputs are new for each micro-batch: nothing is summed into them.
         tensor.grad = None
-    return forward_done - started, backward_done - backward_started
+    return _Pair(forward, backward)
 
 
-def _now(device: torch.device) -> float:
-    """Seconds, after everything that was handed to the device is done."""
+def _now(device: torch.device) -> tuple[float, float]:
+    """Seconds by the clock and of this process's processor time, after everything that was handed to the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter()
+    return time.perf_counter(), time.process_time()
+
+
+def _since(started: tuple[float, float], device: torch.device) -> tuple[float, float]:
+    clock, processor = _now(device)
+    return clock - started[0], processor - started[1]
 
 
 class _PeakMemory:

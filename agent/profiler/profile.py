@@ -1,7 +1,11 @@
-"""A Profile call as the worker runs it: each layer in turn, one curve as soon as it is measured."""
+"""A Profile call as the worker runs it: each layer in turn, one curve as soon as it is measured; then the worker's own costs.
+
+calibrate the clock | curve | curve | ... | optimizer steps | frames | memory that stays
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -10,7 +14,13 @@ from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.wire.v1 import agent_pb2
 
 from ..telemetry.memory import read_memory
+from ..worker.memory import anonymous_bytes
 from .layer_timing import Timing, time_layer
+from .repeats import Stretch
+from .update_cost import measure_updates
+from .wire_cost import WireCost
+
+CALIBRATION_SECONDS = 0.5  # many times the period of a usual quota
 
 
 def run_profile(
@@ -19,24 +29,56 @@ def run_profile(
     send: Callable[[agent_pb2.LayerCurve], None],
     slow_down: float,
     check_halt: Callable[[], None],
-) -> None:
+    measure_wire: Callable[[], WireCost] | None = None,
+) -> agent_pb2.ProcessCost:
     """Times the request's layers and sends a curve for each; an empty one where not even the smallest batch fits.
 
+    measure_wire: measures frames where there is a wire. Returns what the worker itself costs.
     Raises: GRAPH_REFUSED for a layer that can't be built here, whatever check_halt raises.
     """
     accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    stretch = Stretch()
+    calibrate(stretch)
+    wire = WireCost(0.0, 0.0) if measure_wire is None else measure_wire()
+    updates = measure_updates(accelerator)
+    base_bytes = 0
     for layer in request.layers:
         check_halt()
         timings = time_layer(
             StageGraph.from_json(layer.stage_graph_json),
-            sorted(set(request.batch_sizes)),
+            sorted(set(layer.batch_sizes or request.batch_sizes)),
             longest_seconds=request.longest_seconds,
             memory_budget=memory_budget(accelerator),
             slow_down=slow_down,
             check_halt=check_halt,
             accelerator=accelerator,
+            stretch=stretch,
         )
         send(curve_of(layer.signature, timings))
+        # After the first: kernels of all layers at all batch sizes lie around in no worker that trains.
+        base_bytes = base_bytes or anonymous_bytes()
+    return agent_pb2.ProcessCost(
+        base_bytes=base_bytes or anonymous_bytes(),
+        frame_seconds=wire.frame_seconds * stretch.factor,
+        byte_seconds=wire.byte_seconds * stretch.factor,
+        updates=[
+            agent_pb2.UpdateCost(
+                optimizer=update.optimizer,
+                tensor_seconds=update.tensor_seconds * (stretch.factor if accelerator == "cpu" else 1.0),
+                byte_seconds=update.byte_seconds * (stretch.factor if accelerator == "cpu" else 1.0),
+            )
+            for update in updates
+        ],
+    )
+
+
+def calibrate(stretch: Stretch) -> None:
+    """Computes for a moment: how long a CPU second takes is known before the first layer."""
+    matrix = torch.rand(128, 128)
+    started, computed = time.perf_counter(), time.process_time()
+    while time.perf_counter() - started < CALIBRATION_SECONDS:
+        torch.mm(matrix, matrix)
+    stretch.add(time.perf_counter() - started, time.process_time() - computed)
 
 
 def memory_budget(accelerator: str) -> int:
@@ -54,4 +96,6 @@ def curve_of(signature: str, timings: list[Timing]) -> agent_pb2.LayerCurve:
         batch_sizes=[timing.batch_size for timing in timings],
         forward_seconds=[timing.forward_seconds for timing in timings],
         backward_seconds=[timing.backward_seconds for timing in timings],
+        relative_errors=[timing.relative_error for timing in timings],
+        peak_bytes=[timing.peak_bytes for timing in timings],
     )

@@ -26,6 +26,7 @@ from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 
 from ..pipe import MessagePipe
 from ..profiler.profile import run_profile
+from ..profiler.wire_cost import WireCost, measure_wire
 from .epoch_state import EpochSwitch
 from .errors import HaltedError, LinkBrokenError, line_of
 from .executor import run_rounds
@@ -207,14 +208,24 @@ class Worker:
         switch = EpochSwitch()
         self._take_switch(switch)
         self._progress.set("profiling")
-        base_bytes = anonymous_bytes()
-        run_profile(
+
+        def measure_own_wire() -> WireCost:
+            wire_switch = EpochSwitch()  # its streams end with it, which is no error of the profile
+
+            def halt_too() -> None:
+                wire_switch.halt()
+
+            switch.on_thrown(halt_too)
+            return measure_wire(self._context.identity, self._server, switch=wire_switch)
+
+        cost = run_profile(
             command.profile,
             send=lambda curve: self._send(command.number, curve=curve),
             slow_down=self._context.slow_down,
             check_halt=switch.check,
+            measure_wire=measure_own_wire,
         )
-        self._send(command.number, profiled=agent_pb2.ProcessCost(base_bytes=base_bytes))
+        self._send(command.number, profiled=cost)
 
     def _take_switch(self, switch: EpochSwitch) -> None:
         """From now on a halt throws this one; at once where it has come while this command waited in the queue."""

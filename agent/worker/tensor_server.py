@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from edgeswarm.config import host_and_port, join_host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.channel import (
@@ -48,7 +49,10 @@ class InboundEpoch:
 
 
 class TensorServer:
-    """Serves Tensors/Send and Layers/Fetch. It lives as long as the worker; epochs come and go."""
+    """Serves Tensors/Send and Layers/Fetch. It lives as long as the worker; epochs come and go.
+
+    own_address: host:port by which this worker itself reaches it.
+    """
 
     def __init__(self, identity: Identity, *, address: str) -> None:
         self._lock = threading.Lock()
@@ -61,6 +65,8 @@ class TensorServer:
         self._server, self.port = secure_server(
             identity, address=address, workers=MOST_STREAMS + SPARE_THREADS, handlers=handlers
         )
+        host = host_and_port(address)[0]
+        self.own_address = join_host_and_port("127.0.0.1" if host in ("0.0.0.0", "::", "") else host, self.port)
         self._server.start()
 
     def open_epoch(self, inbound: InboundEpoch) -> None:

@@ -26,6 +26,8 @@ from edgeswarm.plan import Plan, Prediction, Stage, StagePrediction
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.samples import overlaps, split_micro_batch
 
+from .passing_memory import passing_bytes
+
 
 class StepKind(enum.Enum):
     STAGE = "stage"
@@ -83,11 +85,14 @@ def in_flight_limit(*, stages_to_end: int, micro_batches: int, most: int | None 
 def held_bytes(
     instance: PlanningInstance, *, first_layer: int, end_layer: int, samples: int, in_flight: int, base_bytes: int = 0
 ) -> int:
-    """Peak memory of a device (Eq 3): weights, gradients, optimizer state, and the activations of K_p micro-batches."""
+    """Peak memory of a device: weights, gradients, optimizer state, and the activations of K_p micro-batches (Eq 3);
+    beside the paper, what the layers hold while they compute, and frames and samples on their way.
+    """
     state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
     weights = instance.model.param_bytes(first_layer, end_layer) * state
     activations = instance.model.saved_bytes(first_layer, end_layer) * samples * in_flight
-    return math.ceil(weights + activations) + base_bytes
+    passing = passing_bytes(instance, first_layer=first_layer, end_layer=end_layer, samples=samples)
+    return math.ceil(weights + activations) + base_bytes + passing
 
 
 def plan_memory_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:

@@ -15,6 +15,7 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from .allocation import Group, StageTimes, share_samples
 from .cost_model import in_flight_limit
+from .passing_memory import passing_lines
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,8 @@ class StageTables:
         state = 2.0 + self.instance.training.optimizer_state_bytes_per_parameter_byte
         weights = (model.param_bytes_before[end] - model.param_bytes_before[first]) * state
         per_sample = (model.saved_bytes_before[end] - model.saved_bytes_before[first]).astype(np.float64) * in_flight
+        passing, passing_per_sample = passing_lines(self.instance, first, end)
+        weights, per_sample = weights + passing, per_sample + passing_per_sample
         free = self._budgets[devices][np.newaxis, :] - weights[:, np.newaxis]
         with np.errstate(divide="ignore", invalid="ignore"):
             samples = np.where(per_sample[:, np.newaxis] > 0, free / per_sample[:, np.newaxis], self.micro_batch)

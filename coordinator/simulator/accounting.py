@@ -68,7 +68,7 @@ def device_memory(
             instance,
             first_layer=stage.first_layer,
             end_layer=stage.end_layer,
-            samples=0,
+            samples=stage.shares[work.name],
             in_flight=0,
             base_bytes=instance.devices[work.device].base_bytes,
         )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgeswarm_coordinator.process_costs import ProcessCosts, UpdateCosts
 from edgeswarm_coordinator.profile_cache import FILE_NAME, LINK_AGE_SECONDS, Curve, Link, ProfileCache, Profiles
 
 CURVE = Curve((1, 2, 4), (0.1, 0.2, 0.4), (0.2, 0.4, 0.8), asked=16)
@@ -23,10 +24,19 @@ def profiles(draw: st.DrawFn) -> Profiles:
         tuple(draw(seconds) for _ in sizes),
         tuple(draw(seconds) for _ in sizes),
         draw(st.integers(1, 512)),
+        draw(st.sampled_from([(), tuple(0.01 for _ in sizes)])),
+        draw(st.sampled_from([(), tuple(1000 * size for size in sizes)])),
+    )
+    costs = st.builds(
+        ProcessCosts,
+        st.integers(0, 2**40),
+        seconds,
+        seconds,
+        st.dictionaries(words, st.builds(UpdateCosts, seconds, seconds), max_size=2),
     )
     return Profiles(
         curves=draw(st.dictionaries(st.tuples(words, words, words), st.just(curve), max_size=3)),
-        base_bytes=draw(st.dictionaries(words, st.integers(0, 2**40), max_size=3)),
+        processes=draw(st.dictionaries(words, costs, max_size=3)),
         links=draw(
             st.dictionaries(
                 st.tuples(words, words), st.builds(Link, st.floats(1, 1e10), seconds, st.floats(0, 2e9)), max_size=3
@@ -44,11 +54,11 @@ def test_what_is_added_is_found_again(tmp_path: Path) -> None:
     warnings: list[str] = []
     cache = ProfileCache(tmp_path / "cache", warn=warnings.append)
     assert cache.load() == Profiles()
-    cache.add(Profiles(curves={("nano", "float32", "conv"): CURVE}, base_bytes={"nano": 100}))
+    cache.add(Profiles(curves={("nano", "float32", "conv"): CURVE}, processes={"nano": ProcessCosts(100)}))
     cache.add(Profiles(links={("a", "b"): Link(1e8, 1e-4, 1000.0)}))
     found = ProfileCache(tmp_path / "cache", warn=warnings.append).load()
     assert found.curve("nano", "float32", "conv", largest_batch=16) == CURVE
-    assert found.base_bytes == {"nano": 100}
+    assert found.processes == {"nano": ProcessCosts(100)}
     assert found.link("a", "b", now=1000.0) == Link(1e8, 1e-4, 1000.0)
     assert warnings == []
 
@@ -76,9 +86,9 @@ def test_links_grow_old(age: float, holds: bool) -> None:
         b"{",
         b"[]",
         b"\xff\xfe",
-        b'{"format": "edgeswarm-profiles/9", "curves": {}, "base_bytes": {}, "links": {}}',
+        b'{"format": "edgeswarm-profiles/9", "curves": {}, "processes": {}, "links": {}}',
         b'{"curves": {"k": {"float32": {"s": {"batch_sizes": [2, 1], "forward_seconds": [1, 1], '
-        b'"backward_seconds": [1, 1], "asked": 2}}}}, "base_bytes": {}, "links": {}}',
+        b'"backward_seconds": [1, 1], "asked": 2, "relative_errors": [], "peak_bytes": []}}}}, "processes": {}, "links": {}}',
     ],
 )
 def test_a_damaged_file_is_a_warning_and_is_replaced(tmp_path: Path, content: bytes) -> None:
@@ -88,14 +98,14 @@ def test_a_damaged_file_is_a_warning_and_is_replaced(tmp_path: Path, content: by
     assert cache.load() == Profiles()
     assert len(warnings) == 1
     assert "measuring again" in warnings[0]
-    cache.add(Profiles(base_bytes={"nano": 1}))
+    cache.add(Profiles(processes={"nano": ProcessCosts(1)}))
     warnings.clear()
-    assert cache.load().base_bytes == {"nano": 1}
+    assert cache.load().processes == {"nano": ProcessCosts(1)}
     assert warnings == []
 
 
 def _add(folder: Path, number: int) -> None:
-    ProfileCache(folder, warn=print).add(Profiles(base_bytes={f"kind{number}": number}))
+    ProfileCache(folder, warn=print).add(Profiles(processes={f"kind{number}": ProcessCosts(number)}))
 
 
 def test_two_coordinators_add_at_once(tmp_path: Path) -> None:
@@ -105,4 +115,4 @@ def test_two_coordinators_add_at_once(tmp_path: Path) -> None:
         process.start()
     for process in processes:
         process.join()
-    assert ProfileCache(tmp_path, warn=print).load().base_bytes == {"kind0": 0, "kind1": 1}
+    assert ProfileCache(tmp_path, warn=print).load().processes == {"kind0": ProcessCosts(0), "kind1": ProcessCosts(1)}

@@ -257,12 +257,14 @@ class ProfileRequest(_message.Message):
     def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., layers: _Optional[_Iterable[_Union[ProfileLayer, _Mapping]]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., longest_seconds: _Optional[float] = ...) -> None: ...
 
 class ProfileLayer(_message.Message):
-    __slots__ = ("signature", "stage_graph_json")
+    __slots__ = ("signature", "stage_graph_json", "batch_sizes")
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     STAGE_GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZES_FIELD_NUMBER: _ClassVar[int]
     signature: str
     stage_graph_json: bytes
-    def __init__(self, signature: _Optional[str] = ..., stage_graph_json: _Optional[bytes] = ...) -> None: ...
+    batch_sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, signature: _Optional[str] = ..., stage_graph_json: _Optional[bytes] = ..., batch_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ProfileReply(_message.Message):
     __slots__ = ("curve", "process")
@@ -273,22 +275,42 @@ class ProfileReply(_message.Message):
     def __init__(self, curve: _Optional[_Union[LayerCurve, _Mapping]] = ..., process: _Optional[_Union[ProcessCost, _Mapping]] = ...) -> None: ...
 
 class LayerCurve(_message.Message):
-    __slots__ = ("signature", "batch_sizes", "forward_seconds", "backward_seconds")
+    __slots__ = ("signature", "batch_sizes", "forward_seconds", "backward_seconds", "relative_errors", "peak_bytes")
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZES_FIELD_NUMBER: _ClassVar[int]
     FORWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     signature: str
     batch_sizes: _containers.RepeatedScalarFieldContainer[int]
     forward_seconds: _containers.RepeatedScalarFieldContainer[float]
     backward_seconds: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, signature: _Optional[str] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., forward_seconds: _Optional[_Iterable[float]] = ..., backward_seconds: _Optional[_Iterable[float]] = ...) -> None: ...
+    relative_errors: _containers.RepeatedScalarFieldContainer[float]
+    peak_bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, signature: _Optional[str] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., forward_seconds: _Optional[_Iterable[float]] = ..., backward_seconds: _Optional[_Iterable[float]] = ..., relative_errors: _Optional[_Iterable[float]] = ..., peak_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ProcessCost(_message.Message):
-    __slots__ = ("base_bytes",)
+    __slots__ = ("base_bytes", "frame_seconds", "byte_seconds", "updates")
     BASE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FRAME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
     base_bytes: int
-    def __init__(self, base_bytes: _Optional[int] = ...) -> None: ...
+    frame_seconds: float
+    byte_seconds: float
+    updates: _containers.RepeatedCompositeFieldContainer[UpdateCost]
+    def __init__(self, base_bytes: _Optional[int] = ..., frame_seconds: _Optional[float] = ..., byte_seconds: _Optional[float] = ..., updates: _Optional[_Iterable[_Union[UpdateCost, _Mapping]]] = ...) -> None: ...
+
+class UpdateCost(_message.Message):
+    __slots__ = ("optimizer", "tensor_seconds", "byte_seconds")
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    optimizer: str
+    tensor_seconds: float
+    byte_seconds: float
+    def __init__(self, optimizer: _Optional[str] = ..., tensor_seconds: _Optional[float] = ..., byte_seconds: _Optional[float] = ...) -> None: ...
 
 class ProbeLinkRequest(_message.Message):
     __slots__ = ("node_id", "address", "seconds")

@@ -117,6 +117,24 @@ def test_memory_that_really_is_not_there_is_recognised() -> None:
     assert is_out_of_memory(caught.value)
 
 
+def test_a_long_step_up_leaves_twice_the_room(digits: LayerGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_timing._PeakMemory, "taken", lambda _: 1000)
+
+    def sizes(budget: int) -> list[int]:
+        found = time_layer(
+            digits.stage(0, 1),
+            [1, 16],
+            longest_seconds=0.0,
+            memory_budget=budget,
+            slow_down=1.0,
+            check_halt=no_halt,
+        )
+        return [timing.batch_size for timing in found]
+
+    assert sizes(31_999) == [1]
+    assert sizes(32_000) == [1, 16]
+
+
 def test_an_empty_curve_is_sent_as_one() -> None:
     assert curve_of("abc", []) == agent_pb2.LayerCurve(signature="abc")
 

@@ -1,0 +1,129 @@
+"""From what a kind of hardware measured to what the planner takes: its layers' times, overheads, and working memory. Pure.
+
+curves of layers --> fitted, on common batch sizes --+--> x factor --> DeviceProfile
+curves of whole stages --> compared with the sums ---+--> fixed part --> Overheads.action_seconds
+costs of the process ---------------------------------------> frames, bytes, optimizer steps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edgeswarm.model.layer_graph import Layer, LayerGraph
+from edgeswarm.profile import DeviceProfile, Overheads
+
+from .curve_fit import fit_curve
+from .process_costs import ProcessCosts
+from .profile_cache import Curve
+from .stage_checks import CheckedStage, Comparison, Correction, learn_correction
+
+# What the largest layer holds while it computes, times this at most, explains what a whole stage was seen to hold.
+MOST_MEMORY_FACTOR = 3.0
+
+
+@dataclass(frozen=True)
+class DeviceFit:
+    """One kind of hardware. profile: what the planner takes. forward, backward: what was learned from whole stages.
+
+    relative_error: of a layer's seconds, the mean over the layers. transient_bytes: by layer, per sample.
+    """
+
+    profile: DeviceProfile
+    forward: Correction
+    backward: Correction
+    relative_error: float
+    transient_bytes: tuple[int, ...]
+
+
+def fit_device(
+    layer_graph: LayerGraph,
+    *,
+    curves: Sequence[Curve],
+    stages: Mapping[CheckedStage, Curve],
+    costs: ProcessCosts,
+    optimizer_state_factor: float,
+) -> DeviceFit:
+    """curves: of the layers in their order, each with a point at least. stages: what was timed in one go."""
+    sums = summed_profile(curves)
+    forward = learn_correction(_comparisons(sums, stages, backward=False))
+    backward = learn_correction(_comparisons(sums, stages, backward=True))
+    profile = DeviceProfile(
+        batch_sizes=sums.batch_sizes,
+        forward_seconds=tuple(tuple(forward.factor * value for value in row) for row in sums.forward_seconds),
+        backward_seconds=tuple(tuple(backward.factor * value for value in row) for row in sums.backward_seconds),
+        update_seconds=tuple(
+            costs.update_seconds(
+                tensors=len(trained := _trained(layer_graph, layer)),
+                trained_bytes=sum(trained),
+                optimizer_state_factor=optimizer_state_factor,
+            )
+            for layer in layer_graph.layers
+        ),
+        overheads=Overheads(
+            action_seconds=(forward.fixed_seconds + backward.fixed_seconds) / 2,
+            frame_seconds=costs.frame_seconds,
+            byte_seconds=costs.byte_seconds,
+        ),
+    )
+    errors = [max(curve.relative_errors, default=0.0) for curve in curves]
+    return DeviceFit(
+        profile, forward, backward, sum(errors) / len(errors), _transient_bytes(layer_graph.layers, curves, stages)
+    )
+
+
+def summed_profile(curves: Sequence[Curve]) -> DeviceProfile:
+    """The layers' fitted curves, one each, on common batch sizes. Where a curve ended early its line goes on."""
+    sizes = sorted({size for curve in curves for size in curve.batch_sizes})
+    single = [
+        DeviceProfile(
+            batch_sizes=curve.batch_sizes,
+            forward_seconds=tuple((value,) for value in fit_curve(curve.batch_sizes, curve.forward_seconds).seconds),
+            backward_seconds=tuple((value,) for value in fit_curve(curve.batch_sizes, curve.backward_seconds).seconds),
+        )
+        for curve in curves
+    ]
+    return DeviceProfile(
+        batch_sizes=tuple(sizes),
+        forward_seconds=tuple(tuple(layer.forward(size, 0, 1) for layer in single) for size in sizes),
+        backward_seconds=tuple(tuple(layer.backward(size, 0, 1) for layer in single) for size in sizes),
+    )
+
+
+def _comparisons(sums: DeviceProfile, stages: Mapping[CheckedStage, Curve], *, backward: bool) -> list[Comparison]:
+    found = []
+    for stage, curve in stages.items():
+        times = curve.backward_seconds if backward else curve.forward_seconds
+        look_up = sums.backward if backward else sums.forward
+        found += [
+            Comparison(look_up(size, stage.first_layer, stage.end_layer), whole)
+            for size, whole in zip(curve.batch_sizes, times, strict=True)
+        ]
+    return found
+
+
+def _trained(layer_graph: LayerGraph, layer: Layer) -> list[int]:
+    """Bytes of each tensor that the optimizer steps on."""
+    specs = (layer_graph.tensors[name] for name in layer.parameters)
+    return [spec.bytes for spec in specs if spec.trainable]
+
+
+def _transient_bytes(
+    layers: Sequence[Layer], curves: Sequence[Curve], stages: Mapping[CheckedStage, Curve]
+) -> tuple[int, ...]:
+    """Per sample, what each layer was seen to hold beyond what it saves, so that no whole stage was seen to hold more."""
+    alone = []
+    for layer, curve in zip(layers, curves, strict=True):
+        # At the largest batch: the smallest ones are served from what the allocator has lying around, or take a page more.
+        peak = curve.peak_bytes[-1] / curve.batch_sizes[-1] if curve.peak_bytes else 0.0
+        alone.append(max(0.0, peak - layer.saved_bytes))
+    factor = 1.0
+    for stage, curve in stages.items():
+        most = max(alone[stage.first_layer : stage.end_layer])
+        saved = sum(layer.saved_bytes for layer in layers[stage.first_layer : stage.end_layer])
+        if most > 0 and len(curve.peak_bytes) > 1:
+            # The slope, since a stage takes something beside it, whatever the batch.
+            more = (curve.peak_bytes[-1] - curve.peak_bytes[0]) / (curve.batch_sizes[-1] - curve.batch_sizes[0])
+            factor = max(factor, (more - saved) / most)
+    factor = min(factor, MOST_MEMORY_FACTOR)
+    return tuple(round(factor * transient) for transient in alone)

@@ -1,0 +1,132 @@
+"""The planner's input, out of the model's facts and what was measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.profile import (
+    DataSource,
+    DeviceDescription,
+    DeviceProfile,
+    Network,
+    PlanningInstance,
+    TrainingSettings,
+)
+
+from .device import Device
+from .device_fit import DeviceFit, fit_device
+from .model_facts import ModelFacts, ServedSamples, model_costs
+from .planner.units import readable_bytes
+from .process_costs import ProcessCosts
+from .profile_cache import Profiles
+from .profiling import batch_sizes_to_profile, checked_stages, smallest_memory
+
+# What a worker holds beside Eq 3: a frame on its way in and one on its way out, and the samples of its feed (FEED_AHEAD).
+FRAMES_HELD = 2
+# What a worker has besides once its links are open and its threads run. Not measured by itself: set so that the peaks of
+# MobileNetV2 over six emulated devices, three plans, one run each, are met.
+OPEN_LINKS_BYTES = 10 << 20
+UNKNOWN_BANDWIDTH = 125e6  # bytes per second to a device that is alone: a gigabit card
+INPUTS_AHEAD = 8
+
+
+def planning_instance(
+    facts: ModelFacts, *, devices: Sequence[Device], profiles: Profiles, name: str
+) -> tuple[PlanningInstance, list[str]]:
+    """The planner's input, and warnings about devices that are left out since not even one sample fits some layer. Pure.
+
+    All curves and links must have been measured. Raises EdgeswarmError (NO_PLAN_FITS) when no device is left.
+    """
+    largest = batch_sizes_to_profile(facts.batch_size)[-1]
+    stages = checked_stages(facts, memory_bytes=smallest_memory(devices))
+    fits: dict[str, DeviceFit] = {}
+    usable: list[Device] = []
+    misfits: list[str] = []
+    for device in devices:
+        curves = []
+        for layer in facts.layer_graph.layers:
+            curve = profiles.curve(device.hardware_key, facts.dtype, layer.signature, largest_batch=largest)
+            assert curve is not None, f"layer {layer.name} was measured on {device.node_id} or its like"
+            curves.append(curve)
+        misfit = next((i for i, curve in enumerate(curves) if not curve.batch_sizes), None)
+        if misfit is not None:
+            memory = f"its {readable_bytes(device.memory_budget_bytes)} of memory"
+            misfits.append(f"{device.node_id}: the layer {facts.layer_graph.layers[misfit].name} doesn't fit {memory}")
+            continue
+        usable.append(device)
+        if device.hardware_key not in fits:
+            timed = {
+                stage: whole
+                for stage, mark in stages.items()
+                if (whole := profiles.curves.get((device.hardware_key, facts.dtype, mark))) is not None
+            }
+            fits[device.hardware_key] = fit_device(
+                facts.layer_graph,
+                curves=curves,
+                stages=timed,
+                costs=profiles.processes.get(device.hardware_key, ProcessCosts(base_bytes=0)),
+                optimizer_state_factor=facts.optimizer_state_factor,
+            )
+    if not usable:
+        raise EdgeswarmError(
+            ErrorCode.NO_PLAN_FITS,
+            f"No device can hold each single layer of the model, even for one sample. {'; '.join(misfits)}.",
+            "Free memory on the devices, give an agent more with --memory, add a larger device, or use a smaller model.",
+        )
+    classes: dict[str, DeviceProfile] = {key: fit.profile for key, fit in fits.items()}
+    names = [device.node_id for device in usable]
+    network = _network(profiles, names)
+    instance = PlanningInstance(
+        model=model_costs(
+            facts.layer_graph,
+            wire_dtype=facts.wire_dtype,
+            transient_bytes=[max(each) for each in zip(*(fit.transient_bytes for fit in fits.values()), strict=True)],
+            optimizer_state_factor=facts.optimizer_state_factor,
+        ),
+        profiles=classes,
+        devices=tuple(
+            DeviceDescription(
+                name=device.node_id,
+                profile=device.hardware_key,
+                memory_bytes=device.memory_budget_bytes,
+                base_bytes=profiles.processes[device.hardware_key].base_bytes + OPEN_LINKS_BYTES,
+            )
+            for device in usable
+        ),
+        network=network,
+        training=TrainingSettings(
+            mini_batch=facts.batch_size,
+            optimizer_state_bytes_per_parameter_byte=facts.optimizer_state_factor,
+            frames_held=FRAMES_HELD,
+            inputs_ahead=INPUTS_AHEAD,
+        ),
+        name=name,
+        data_source=None if facts.served is None else _data_source(facts.served, network),
+    )
+    return instance, [f"Left out: {misfit}." for misfit in misfits]
+
+
+def _network(profiles: Profiles, names: Sequence[str]) -> Network:
+    pairs = [(sender, receiver) for sender in names for receiver in names if sender != receiver]
+    assert all(pair in profiles.links for pair in pairs), "every pair was measured"
+    return Network(
+        # One number for all pairs: the slowest, since a pipeline waits for it.
+        latency_seconds=max((profiles.links[pair].latency_seconds for pair in pairs), default=0.0),
+        bandwidth=tuple(
+            tuple(1.0 if a == b else profiles.links[a, b].bandwidth_bytes_per_second for b in names) for a in names
+        ),
+    )
+
+
+def _data_source(served: ServedSamples, network: Network) -> DataSource:
+    """This machine as the devices' cards let it serve: each takes what comes in from its fastest neighbour.
+
+    Its own card isn't measured; it is taken to be as fast as the fastest of the devices'.
+    """
+    count = len(network.bandwidth)
+    inward = tuple(
+        max((row[place] for sender, row in enumerate(network.bandwidth) if sender != place), default=UNKNOWN_BANDWIDTH)
+        for place in range(count)
+    )
+    return DataSource(inward, egress=max(inward), label_bytes=served.label_bytes, input_bytes=served.input_bytes)

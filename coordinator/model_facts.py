@@ -1,0 +1,90 @@
+"""What the planner is told of a model: its layers' costs, and how it is trained. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgeswarm.model.layer_graph import Layer, LayerGraph
+from edgeswarm.model.values import BYTES_PER_ELEMENT
+from edgeswarm.profile import LayerCosts, ModelCosts
+from edgeswarm.wire.frames import NARROWINGS
+
+# Blocks of many sizes come and go in a heap: saved activations take more than their bytes. Set from the same few runs as
+# OPEN_LINKS_BYTES, not measured by itself.
+HEAP_SLACK = 1.05
+ADAM_FACTOR = 1.5  # bytes of state per byte of parameters, from which on it is an optimizer like Adam
+
+
+@dataclass(frozen=True)
+class ServedSamples:
+    """Bytes of a sample that the first stage and the last get from this machine in every round."""
+
+    input_bytes: int
+    label_bytes: int
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the planner is told of the model beside its graph. optimizer_state_factor: bytes of state per byte of parameters.
+
+    wire_dtype: how float32 travels between devices; None for as it is. served: None where the devices have the samples.
+    """
+
+    layer_graph: LayerGraph
+    dtype: str
+    batch_size: int
+    optimizer_state_factor: float
+    wire_dtype: str | None = None
+    served: ServedSamples | None = None
+
+
+def model_costs(
+    layer_graph: LayerGraph,
+    *,
+    wire_dtype: str | None,
+    transient_bytes: Sequence[int] = (),
+    optimizer_state_factor: float | None = None,
+) -> ModelCosts:
+    """The layers' costs as the planner takes them; bytes of activations and gradients as they travel.
+
+    transient_bytes: by layer, per sample, as measured; none where it wasn't. optimizer_state_factor: None leaves out the
+    memory that gradients and the optimizer's step take for a moment.
+    """
+
+    def travelling(size_bytes: int, dtype: str) -> int:
+        if wire_dtype is None or (dtype, wire_dtype) not in NARROWINGS:
+            return size_bytes
+        return size_bytes * BYTES_PER_ELEMENT[wire_dtype] // BYTES_PER_ELEMENT[dtype]
+
+    def gradient_bytes(layer: Layer) -> int:
+        specs = (layer_graph.tensors[name] for name in layer.parameters)
+        return sum(travelling(spec.bytes, spec.dtype) for spec in specs if spec.trainable)
+
+    def workspace_bytes(layer: Layer) -> int:
+        """A gradient is there twice until it is added up; Adam's step makes two more of its size, others one."""
+        if optimizer_state_factor is None:
+            return 0
+        sizes = [layer_graph.tensors[name].bytes for name in layer.parameters if layer_graph.tensors[name].trainable]
+        return max(sizes, default=0) * (2 if optimizer_state_factor >= ADAM_FACTOR else 1)
+
+    return ModelCosts(
+        input_bytes=sum(value.bytes_per_sample for value in layer_graph.cuts[0]),
+        layers=tuple(
+            LayerCosts(
+                name=layer.name,
+                param_bytes=layer.param_bytes,
+                output_bytes=sum(travelling(value.bytes_per_sample, value.dtype) for value in cut_after),
+                saved_bytes=layer.saved_bytes
+                if optimizer_state_factor is None
+                else round(HEAP_SLACK * layer.saved_bytes),
+                flops_forward=float(layer.flops_forward),
+                flops_backward=float(layer.flops_backward),
+                least_batch=layer.least_batch,
+                gradient_bytes=gradient_bytes(layer),
+                transient_bytes=transient_bytes[layer.index] if transient_bytes else 0,
+                workspace_bytes=workspace_bytes(layer),
+            )
+            for layer, cut_after in zip(layer_graph.layers, layer_graph.cuts[1:], strict=True)
+        ),
+    )

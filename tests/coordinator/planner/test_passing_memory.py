@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgeswarm.profile import LayerCosts, ModelCosts, PlanningInstance
+from edgeswarm.profile_json import instance_from_json, instance_to_json
+from edgeswarm_coordinator.planner.cost_model import held_bytes, plan_memory_bytes
+from edgeswarm_coordinator.planner.passing_memory import passing_bytes, passing_lines
+from edgeswarm_coordinator.planner.planners import make_plan
+from edgeswarm_coordinator.simulator.simulate import simulate
+
+from .instances import make_instance
+
+
+def with_passing(instance: PlanningInstance) -> PlanningInstance:
+    layers = tuple(
+        replace(layer, transient_bytes=100 * (1 + index % 3), workspace_bytes=7 * index)
+        for index, layer in enumerate(instance.model.layers)
+    )
+    return replace(
+        instance,
+        model=ModelCosts(instance.model.input_bytes, layers),
+        training=replace(instance.training, frames_held=2, inputs_ahead=8),
+    )
+
+
+def test_the_sum_by_hand() -> None:
+    plain = make_instance(memory_bytes=(20_000, 20_000))
+    layers = (
+        LayerCosts("a", 0, 10, 0, transient_bytes=5, workspace_bytes=100),
+        LayerCosts("b", 0, 20, 0, transient_bytes=9, workspace_bytes=50),
+        *plain.model.layers[2:],
+    )
+    instance = replace(
+        plain,
+        model=ModelCosts(30, layers),
+        training=replace(plain.training, frames_held=2, inputs_ahead=8),
+    )
+    # Workspace 100, 9 a sample of the layers, 2 x (30 + 20) of frames, 8 x 30 of inputs.
+    assert passing_bytes(instance, first_layer=0, end_layer=2, samples=4) == 100 + 4 * (9 + 100 + 240)
+    assert passing_bytes(instance, first_layer=1, end_layer=2, samples=4) == 50 + 4 * (9 + 2 * (10 + 20))
+
+
+def test_an_instance_that_says_nothing_of_it_has_none() -> None:
+    fixed, per_sample = passing_lines(make_instance(memory_bytes=(20_000, 20_000)), np.array([0, 1]), np.array([1, 2]))
+    assert fixed.tolist() == per_sample.tolist() == [0.0, 0.0]
+
+
+def test_json_keeps_it() -> None:
+    instance = with_passing(make_instance(memory_bytes=(20_000, 20_000)))
+    assert instance_from_json(instance_to_json(instance)) == instance
+
+
+@pytest.mark.parametrize("micro_batch", [2, 4])
+def test_plans_and_simulations_count_it_and_plans_fit_with_it(micro_batch: int) -> None:
+    instance = with_passing(make_instance(memory_bytes=(20_000, 20_000)))
+    plan = make_plan(instance, micro_batch=micro_batch)
+    memory = plan_memory_bytes(instance, plan)
+    assert all(memory[device.name] <= device.memory_bytes for device in instance.devices if device.name in memory)
+    simulated = simulate(instance, plan).memory
+    for stage in plan.stages:
+        for device, share in stage.shares.items():
+            in_flight = min(stage.in_flight, plan.micro_batches)
+            most = held_bytes(
+                instance,
+                first_layer=stage.first_layer,
+                end_layer=stage.end_layer,
+                samples=share,
+                in_flight=in_flight,
+            )
+            assert most == memory[device]
+            passing = passing_bytes(instance, first_layer=stage.first_layer, end_layer=stage.end_layer, samples=share)
+            assert passing < simulated[device].peak_bytes <= most

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.profile import DataSource
+from edgeswarm.profile_json import instance_from_json, instance_to_json
+from edgeswarm_coordinator.device import Device
+from edgeswarm_coordinator.instance import OPEN_LINKS_BYTES, planning_instance
+from edgeswarm_coordinator.model_facts import ModelFacts, ServedSamples, model_costs
+from edgeswarm_coordinator.planner.planners import make_plan
+from edgeswarm_coordinator.process_costs import ProcessCosts
+from edgeswarm_coordinator.profile_cache import Curve, Link, Profiles
+
+from .small_graphs import small_graph
+
+GRAPH = small_graph([["a"], ["b"], ["c"], ["d"]], signatures=["stem", "block", "block", "head"])
+FACTS = ModelFacts(GRAPH, "float32", batch_size=8, optimizer_state_factor=1.0)
+NANO_1 = Device("nano-1", "10.0.0.1:7600", hardware_key="nano", memory_budget_bytes=2**30)
+NANO_2 = Device("nano-2", "10.0.0.2:7600", hardware_key="nano", memory_budget_bytes=2**30)
+NX = Device("nx-1", "10.0.0.3:7600", hardware_key="nx", memory_budget_bytes=2**31)
+
+
+def curve(seconds: float, *, sizes: tuple[int, ...] = (1, 2, 4, 8)) -> Curve:
+    times = tuple(seconds * size for size in sizes)
+    return Curve(sizes, times, times, asked=8)
+
+
+def measured(*keys: str) -> Profiles:
+    found = Profiles(processes=dict.fromkeys(keys, ProcessCosts(1000)))
+    for key in keys:
+        for number, signature in enumerate(("stem", "block", "head"), start=1):
+            found.curves[key, "float32", signature] = curve(number * (1e-3 if key == "nano" else 5e-4))
+    return found
+
+
+@pytest.mark.parametrize(("wire_dtype", "factor"), [(None, 1.0), ("float32", 1.0), ("bfloat16", 0.5), ("float16", 0.5)])
+def test_a_narrow_wire_halves_what_travels_and_no_memory(wire_dtype: str | None, factor: float) -> None:
+    costs, wide = model_costs(GRAPH, wire_dtype=wire_dtype), model_costs(GRAPH, wire_dtype=None)
+    assert [layer.output_bytes for layer in costs.layers] == [factor * layer.output_bytes for layer in wide.layers]
+    assert costs.gradient_bytes(0, 4) == factor * wide.gradient_bytes(0, 4) > 0
+    assert costs.param_bytes(0, 4) == wide.param_bytes(0, 4)
+    assert costs.input_bytes == wide.input_bytes
+
+
+def test_an_instance_is_something_the_planner_plans() -> None:
+    found = measured("nano", "nx")
+    ids = ("nano-1", "nano-2", "nx-1")
+    found.links = {(a, b): Link(1e7 if a == "nx-1" else 2e7, 1e-4, 0.0) for a in ids for b in ids if a != b}
+    instance, warnings = planning_instance(FACTS, devices=[NANO_1, NANO_2, NX], profiles=found, name="job")
+    assert warnings == []
+    assert instance.network.bandwidth[2][0] == 1e7
+    assert instance.network.bandwidth[0][2] == 2e7
+    assert instance.devices[0].base_bytes == 1000 + OPEN_LINKS_BYTES
+    assert instance.profile_of("nano-2").forward(4, 0, 4) == pytest.approx(4 * 8e-3)
+    plan = make_plan(instance)
+    assert plan.layer_count == 4
+    assert plan.mini_batch == 8
+
+
+def test_a_device_that_cannot_hold_one_layer_is_left_out() -> None:
+    found = measured("nano", "nx")
+    found.curves["nano", "float32", "block"] = Curve((), (), (), asked=8)
+    instance, warnings = planning_instance(FACTS, devices=[NANO_1, NX], profiles=found, name="job")
+    assert instance.device_names == ("nx-1",)
+    assert "Left out: nano-1: the layer part1" in warnings[0]
+    with pytest.raises(EdgeswarmError) as caught:
+        planning_instance(FACTS, devices=[NANO_1], profiles=found, name="job")
+    assert caught.value.code is ErrorCode.NO_PLAN_FITS
+    assert "nano-1: the layer part1 doesn't fit its" in caught.value.message
+
+
+def test_served_samples_come_in_over_the_devices_own_cards() -> None:
+    found = measured("nano", "nx")
+    rates = {("nano-1", "nx-1"): 1e7, ("nx-1", "nano-1"): 2e7}
+    found.links = {pair: Link(rate, 1e-4, 0.0) for pair, rate in rates.items()}
+    facts = replace(FACTS, served=ServedSamples(input_bytes=100, label_bytes=8))
+    instance, _ = planning_instance(facts, devices=[NANO_1, NX], profiles=found, name="job")
+    assert instance.data_source == DataSource((2e7, 1e7), 2e7, label_bytes=8, input_bytes=100)
+    assert instance_from_json(instance_to_json(instance)) == instance
+    local, _ = planning_instance(FACTS, devices=[NANO_1, NX], profiles=found, name="job")
+    assert local.data_source is None
