@@ -147,11 +147,11 @@ def test_no_plan_fits_names_the_device_and_what_it_lacks() -> None:
     assert "micro-batch smaller than 2" in caught.value.remedy
 
 
-def test_a_baseline_that_does_not_fit_points_to_asteroid() -> None:
+def test_a_baseline_that_does_not_fit_points_to_one_that_cuts_the_model() -> None:
     instance = make_instance((1.0,) * 4, (1.0, 1.0), [900, 900], param_bytes=100, saved_bytes=0)
     with pytest.raises(EdgeswarmError, match="the whole model") as caught:
         make_plan(instance, "single")
-    assert "--planner asteroid" in caught.value.remedy
+    assert "--planner edgeswarm" in caught.value.remedy
     check_whole(make_plan(instance), instance)
 
 
