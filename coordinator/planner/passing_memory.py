@@ -31,6 +31,15 @@ def passing_lines(
     return fixed, per_sample
 
 
+def passing_table(instance: PlanningInstance) -> tuple[FloatArray, FloatArray]:
+    """(fixed, per_sample) [layer_count + 1, layer_count + 1] in bytes, of every run of layers [i, j); 0 where j <= i."""
+    count = instance.model.layer_count
+    first, end = np.triu_indices(count + 1, k=1)
+    tables = np.zeros((2, count + 1, count + 1))
+    tables[0, first, end], tables[1, first, end] = passing_lines(instance, first, end)
+    return tables[0], tables[1]
+
+
 def _most(values: IntArray, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
     """[R]: the largest value of each run."""
     if not values.any():

@@ -16,6 +16,7 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from ..asteroid import FoundPipeline, FoundStage
 from ..cost_model import held_bytes, in_flight_limit, pipeline_steps, round_seconds
+from ..passing_memory import passing_table
 from ..shortage import Shortage
 
 
@@ -45,9 +46,11 @@ def most_samples_of_runs(instance: PlanningInstance, place: int, *, in_flight: i
     state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
     weights = np.ceil((model.param_bytes_before[np.newaxis, :] - model.param_bytes_before[:, np.newaxis]) * state)
     saved = (model.saved_bytes_before[np.newaxis, :] - model.saved_bytes_before[:, np.newaxis]) * in_flight
-    free = device.memory_bytes - device.base_bytes - weights
+    fixed, for_each = passing_table(instance)
+    held_for_each = saved + for_each
+    free = device.memory_bytes - device.base_bytes - weights - fixed
     whole = np.full(free.shape, float(instance.training.mini_batch))
-    most = np.divide(free, saved, out=whole.copy(), where=saved > 0)
+    most = np.divide(free, held_for_each, out=whole.copy(), where=held_for_each > 0)
     result: IntArray = np.triu(np.where(free >= 0, np.minimum(np.floor(most), whole), 0.0), k=1).astype(np.int64)
     return result
 
@@ -135,7 +138,7 @@ def _most_samples(instance: PlanningInstance, place: int, cut: StageCut, in_flig
     device = instance.devices[place]
     layers = {"first_layer": cut.first_layer, "end_layer": cut.end_layer, "in_flight": in_flight}
     free = device.memory_bytes - held_bytes(instance, samples=0, base_bytes=device.base_bytes, **layers)
-    per_sample = instance.model.saved_bytes(cut.first_layer, cut.end_layer) * in_flight
+    per_sample = held_bytes(instance, samples=1, **layers) - held_bytes(instance, samples=0, **layers)
     if free < 0 or per_sample == 0:
         return 0 if free < 0 else instance.training.mini_batch
     return min(free // per_sample, instance.training.mini_batch)

@@ -125,8 +125,11 @@ class GroupCostTables:
         """[kinds, runs]: samples that a device of the kind can hold."""
         weights = np.array(self.problem.weight_bytes)
         saved = np.array(self.problem.saved_bytes)
-        free = np.array(self._memory)[:, np.newaxis] - (weights[self._ends] - weights[self._firsts])[np.newaxis, :]
-        per_sample = ((saved[self._ends] - saved[self._firsts]) * held)[np.newaxis, :]
+        fixed, for_each = (table[self._firsts, self._ends] for table in self.problem.passing)
+        free = (
+            np.array(self._memory)[:, np.newaxis] - (weights[self._ends] - weights[self._firsts] + fixed)[np.newaxis, :]
+        )
+        per_sample = ((saved[self._ends] - saved[self._firsts]) * held + for_each)[np.newaxis, :]
         with np.errstate(divide="ignore", invalid="ignore"):
             samples = np.where(per_sample > 0, np.floor(free / per_sample), micro_batch)
         return np.where(free >= 0, np.clip(samples, 0, micro_batch), 0)

@@ -8,6 +8,7 @@ import numpy as np
 
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
+from ..passing_memory import passing_table
 from .kinds import canonical_order, interchangeable_kinds
 
 # The runtime sums gradients in buckets of this many bytes, each as soon as it is complete.
@@ -37,6 +38,11 @@ class SearchProblem:
         classes = sorted({device.profile for device in self.instance.devices})
         self.class_of = [classes.index(device.profile) for device in self.instance.devices]
         self.profiles = [instance.profiles[kind] for kind in classes]
+
+    @cached_property
+    def passing(self) -> tuple[FloatArray, FloatArray]:
+        """[layer_count + 1, layer_count + 1]: bytes beside weights and saved activations, fixed and for each sample."""
+        return passing_table(self.instance)
 
     @cached_property
     def card_out(self) -> list[float]:
@@ -80,10 +86,11 @@ class SearchProblem:
 
     def largest_share(self, device: int, first: int, end: int, in_flight: int) -> int:
         """Samples of a micro-batch that the device's memory holds with so many micro-batches in flight; at most all."""
-        free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first])
+        fixed, for_each = self.passing
+        free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first]) - float(fixed[first, end])
         if free < 0:
             return 0
-        per_sample = (self.saved_bytes[end] - self.saved_bytes[first]) * in_flight
+        per_sample = (self.saved_bytes[end] - self.saved_bytes[first]) * in_flight + float(for_each[first, end])
         return self.mini_batch if per_sample * self.mini_batch <= free else int(free // per_sample)
 
 

@@ -1,18 +1,23 @@
+"""What a device holds beside weights and saved activations: by hand, in every run of layers, and in every plan."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import LayerCosts, ModelCosts, PlanningInstance
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.planner.cost_model import held_bytes, plan_memory_bytes
 from edgeswarm_coordinator.planner.passing_memory import passing_bytes, passing_lines
-from edgeswarm_coordinator.planner.planners import make_plan
+from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 from edgeswarm_coordinator.simulator.simulate import simulate
 
-from .instances import make_instance
+from .instances import instances, make_instance
 
 
 def with_passing(instance: PlanningInstance) -> PlanningInstance:
@@ -74,3 +79,23 @@ def test_plans_and_simulations_count_it_and_plans_fit_with_it(micro_batch: int) 
             assert most == memory[device]
             passing = passing_bytes(instance, first_layer=stage.first_layer, end_layer=stage.end_layer, samples=share)
             assert passing < simulated[device].peak_bytes <= most
+
+
+@settings(max_examples=30, deadline=None)
+@given(instance=instances(uniform_links=False), bytes_=st.integers(0, 400), frames=st.integers(0, 2))
+def test_what_passes_is_counted_by_every_planner(instance: PlanningInstance, bytes_: int, frames: int) -> None:
+    """Plans fit a memory in which layers hold more while they compute."""
+    layers = tuple(replace(layer, transient_bytes=bytes_, workspace_bytes=bytes_) for layer in instance.model.layers)
+    fuller = replace(
+        instance,
+        model=replace(instance.model, layers=layers),
+        training=replace(instance.training, frames_held=frames, inputs_ahead=frames),
+    )
+    memory = {device.name: device.memory_bytes for device in fuller.devices}
+    for planner in PLANNERS:
+        try:
+            plan = make_plan(fuller, planner)
+        except EdgeswarmError as error:
+            assert error.code is ErrorCode.NO_PLAN_FITS
+            continue
+        assert all(needed <= memory[name] for name, needed in plan_memory_bytes(fuller, plan).items()), planner
