@@ -49,7 +49,7 @@ class Effort:
     climbs: finalists that are climbed from. patience: see LocalSearch.climb; last_patience: of the climb from the best.
     """
 
-    budget: float = 80_000.0
+    budget: float = 64_000.0
     sketches: int = 60
     beam_width: int = 4
     beam_steps: int = 6
@@ -68,7 +68,7 @@ def usual_effort(problem: SearchProblem) -> Effort:
     if problem.device_count > 16:
         return Effort(budget=1_500_000.0)
     if problem.device_count > 6 or problem.layer_count > 180:
-        return Effort(budget=280_000.0)
+        return Effort(budget=200_000.0)
     return Effort()
 
 
