@@ -6,7 +6,8 @@
       -> the best few                   judge.py            simulated
       -> the best, changed step by step local_search.py     simulated, until nothing helps or the budget is used
 
-Other planners' plans are among the finalists, so that none of theirs is better.
+Asteroid's plan is among the finalists where making it is quick. The other planners' shapes are among what the program
+looks at; `python -m bench.planner_table` compares the outcomes.
 """
 
 from __future__ import annotations
