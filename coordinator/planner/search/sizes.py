@@ -5,6 +5,8 @@ from __future__ import annotations
 from ..micro_batches import micro_batch_sizes
 
 FIRST_SIZES = 8
+# Up to this mini-batch every size is looked at: a last micro-batch that is smaller than the others may suit a share.
+EVERY_SIZE_UP_TO = 64
 
 
 def first_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
@@ -13,7 +15,12 @@ def first_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
 
 
 def all_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
-    """Ascending: the smallest size for every number of micro-batches, and the usual ones that other planners try."""
+    """Ascending: the smallest size for every number of micro-batches, and the usual ones that other planners try.
+
+    All there are where the mini-batch is small.
+    """
+    if mini_batch <= EVERY_SIZE_UP_TO:
+        return tuple(size for size in range(1, mini_batch + 1) if _respects(size, mini_batch, least_batch))
     sizes = {-(-mini_batch // count) for count in range(1, mini_batch + 1)}
     sizes |= set(micro_batch_sizes(mini_batch, least_batch=least_batch))
     return tuple(sorted(size for size in sizes if _respects(size, mini_batch, least_batch)))
