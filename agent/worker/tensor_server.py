@@ -80,6 +80,11 @@ class TensorServer:
         with self._lock:
             self._inbound = inbound
 
+    def forget_epoch(self) -> None:
+        """No epoch any more: to streams of whichever comes next the answer is `not yet`, as before the first one."""
+        with self._lock:
+            self._inbound = None
+
     def hold_layers(self, read_layer: LayerReader | None) -> None:
         """From now on layers are read with this; None while there is no state to give."""
         with self._lock:
