@@ -27,19 +27,6 @@ def round_bound_seconds(instance: PlanningInstance) -> float:
     return mini_batch * _highest_price(costs)
 
 
-def alone_samples_per_second(instance: PlanningInstance) -> dict[str, float]:
-    """By device: what it would do with the whole model at its best batch size, were there memory enough."""
-    mini_batch = instance.training.mini_batch
-    rates = {}
-    for kind, profile in instance.profiles.items():
-        seconds = min(
-            (profile.forward(size, 0, profile.layer_count) + profile.backward(size, 0, profile.layer_count)) / size
-            for size in _corners(profile, mini_batch)
-        )
-        rates[kind] = 1.0 / seconds if seconds > 0 else float("inf")
-    return {device.name: rates[device.profile] for device in instance.devices}
-
-
 def best_seconds_per_sample(profile: DeviceProfile, mini_batch: int) -> FloatArray:
     """[layer_count]: forward and backward of a sample at the batch size, up to the mini-batch, that suits the layer best."""
     per_sample = [
