@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 
 from edgeswarm.wire.frames import EGRESS_CLASS, EgressClass
 from edgeswarm.wire.tensor_frames import OutgoingFrame
@@ -22,7 +21,7 @@ from .epoch_state import EpochSwitch
 
 
 class _Queue:
-    """What waits for one peer, by class, and the class of the chunk that gRPC is writing now."""
+    """What waits for one peer, by class, and the class of the chunk that is being written now."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self.condition = threading.Condition(lock)
@@ -69,20 +68,15 @@ class EgressScheduler:
                 queue.is_closed = True
             self._wake_all()
 
-    def wake(self, peer: str) -> None:
-        """Makes the thread that waits in `next_chunk` for this peer look again whether it is over."""
-        with self._lock:
-            self._queues[peer].condition.notify_all()
-
-    def next_chunk(self, peer: str, *, is_over: Callable[[], bool] = lambda: False) -> bytes | None:
-        """Waits for the next message to this peer; None when the stream is to end, or when `is_over` says so."""
+    def next_chunk(self, peer: str) -> bytes | None:
+        """Waits for the next message to this peer; None when the stream is to end."""
         queue = self._queues[peer]
         with self._lock:
             if queue.writing is not None:
                 queue.writing = None
                 self._wake_those_held_back(peer)
             while True:
-                if queue.is_closed or is_over():
+                if queue.is_closed:
                     return None
                 urgency = queue.most_urgent()
                 if urgency is not None and not self._others_ahead(peer, urgency):

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-import functools
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import grpc
 
 from edgeswarm.security.identity import Identity
+from edgeswarm.wire.byte_stream import ByteStream, at_port, open_stream
 from edgeswarm.wire.call_errors import error_of_call
-from edgeswarm.wire.channel import raw_stream_unary, secure_channel
+from edgeswarm.wire.channel import raw_unary, secure_channel
+from edgeswarm.wire.frames import SIZE
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
 from .egress import EgressScheduler
 from .epoch_state import EpochSwitch
 from .errors import LinkBrokenError
-from .tensor_server import EPOCH_KEY, JOB_KEY, NOT_YET, TAKEN
+from .tensor_server import NOT_YET
 
 RETRY_SECONDS = 0.05
+CALL_SECONDS = 10.0
 
 
 class OutboundLinks:
-    """Opens and watches the streams of one epoch. What travels on them is the egress scheduler's business."""
+    """Opens and watches the streams of one epoch. What travels on them is the egress scheduler's business.
+
+    Each has a thread that writes what the scheduler gives it, and one that waits for its end.
+    """
 
     def __init__(
         self, identity: Identity, *, job_id: str, epoch: int, egress: EgressScheduler, switch: EpochSwitch
     ) -> None:
         self._identity = identity
-        self._metadata = ((JOB_KEY, job_id), (EPOCH_KEY, str(epoch)))
+        self._request = agent_pb2.JobReference(job_id=job_id, epoch=epoch).SerializeToString()
         self._egress = egress
         self._switch = switch
-        self._channels: list[grpc.Channel] = []
+        self._streams: list[ByteStream] = []
 
     def open(self, addresses: Mapping[str, str], *, timeout_seconds: float) -> None:
         """Opens a stream to every peer (node id to host:port) and returns when all are taken.
@@ -41,66 +48,54 @@ class OutboundLinks:
         for peer in addresses:
             self._egress.open(peer)
         for peer, address in addresses.items():
-            channel = secure_channel(address, identity=self._identity, node_id=peer)
-            self._channels.append(channel)
-            self._open_stream(peer, channel, timeout_seconds)
+            ticket = self._ticket(peer, address, timeout_seconds)
+            stream = open_stream(at_port(address, ticket.port), identity=self._identity, node_id=peer)
+            self._streams.append(stream)
+            stream.send(ticket.ticket)
+            for work in (self._write, self._watch):
+                threading.Thread(target=work, args=(peer, stream), name=f"to-{peer}", daemon=True).start()
 
     def close(self) -> None:
         """Ends all streams. Idempotent."""
         self._egress.close()
-        channels, self._channels = self._channels, []
-        for channel in channels:
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            stream.close()
+
+    def _ticket(self, peer: str, address: str, timeout_seconds: float) -> data_pb2.StreamTicket:
+        deadline = time.monotonic() + timeout_seconds
+        channel = secure_channel(address, identity=self._identity, node_id=peer)
+        try:
+            while True:
+                self._switch.check()
+                try:
+                    answer = raw_unary(channel, "edgeswarm.wire.v1.Tensors", "Open")(
+                        self._request, timeout=CALL_SECONDS
+                    )
+                    return data_pb2.StreamTicket.FromString(answer)
+                except grpc.RpcError as error:
+                    if _says_not_yet(error):
+                        deadline = time.monotonic() + timeout_seconds
+                    elif time.monotonic() > deadline or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise error_of_call(error, device=peer, doing="open its tensor stream") from error
+                self._switch.sleep(RETRY_SECONDS)
+        finally:
             channel.close()
 
-    def _open_stream(self, peer: str, channel: grpc.Channel, timeout_seconds: float) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        call_stream = raw_stream_unary(channel, "edgeswarm.wire.v1.Tensors", "Send")
-        while True:
-            self._switch.check()
-            attempt = _Attempt()
-            call = call_stream.future(self._messages(peer, attempt), metadata=self._metadata)
-            error = self._refusal(call)
-            if error is None:
-                call.add_done_callback(functools.partial(self._stream_ended, peer))
-                return
-            attempt.is_over = True
-            self._egress.wake(peer)
-            if _says_not_yet(error):
-                deadline = time.monotonic() + timeout_seconds
-            elif time.monotonic() > deadline or error.code() is not grpc.StatusCode.UNAVAILABLE:
-                raise error_of_call(error, device=peer, doing="open its tensor stream") from error
-            self._switch.sleep(RETRY_SECONDS)
-
-    @staticmethod
-    def _refusal(call: grpc.Future[bytes]) -> grpc.RpcError | None:
-        """Waits until the stream is taken (None) or refused."""
-        # A stream_unary future is a grpc.Call too, which its stub doesn't say.
-        metadata: Sequence[tuple[str, object]] = call.initial_metadata() or ()  # type: ignore[attr-defined]
-        if TAKEN in metadata:
-            return None
-        # Refused, or failed on its way: then there is no such metadata, and the error comes at once.
-        refusal = call.exception()
-        assert isinstance(refusal, grpc.RpcError)
-        return refusal
-
-    def _messages(self, peer: str, attempt: _Attempt) -> Iterator[bytes]:
-        while (message := self._egress.next_chunk(peer, is_over=lambda: attempt.is_over)) is not None:
-            yield message
-
-    def _stream_ended(self, peer: str, call: grpc.Future[bytes]) -> None:
+    def _write(self, peer: str, stream: ByteStream) -> None:
         try:
-            error = call.exception()
-        except (grpc.FutureCancelledError, grpc.RpcError):
-            error = None
-        details = error.details() if isinstance(error, grpc.RpcError) else "closed"
-        self._switch.fail(LinkBrokenError(peer, details or "no details"))
+            while (message := self._egress.next_chunk(peer)) is not None:
+                stream.send(SIZE.pack(len(message)), message)
+        except OSError as error:
+            self._switch.fail(LinkBrokenError(peer, error.strerror or str(error)))
+        except Exception as error:
+            # No memory for a chunk, say: whoever waits for the round shall know why it doesn't end.
+            self._switch.fail(error)
+            raise
 
-
-class _Attempt:
-    """One try at opening a stream: when it has failed, its thread must not take another chunk."""
-
-    def __init__(self) -> None:
-        self.is_over = False
+    def _watch(self, peer: str, stream: ByteStream) -> None:
+        stream.wait_for_end()
+        self._switch.fail(LinkBrokenError(peer, "closed"))
 
 
 def _says_not_yet(error: grpc.RpcError) -> bool:

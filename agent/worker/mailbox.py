@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
-from edgeswarm.wire.frames import FrameHeader, FrameKey, unpack_header
+from edgeswarm.wire.frames import HEADER_BYTES, FrameHeader, FrameKey
 from edgeswarm.wire.tensor_frames import IncomingFrame
 
 from .epoch_state import EpochSwitch
@@ -37,17 +37,20 @@ class Mailbox:
             self._arrived.clear()
             self._condition.notify_all()
 
-    def deliver(self, sender: str, message: bytes) -> None:
-        """One message of a stream from `sender`. Raises ValueError for a frame that doesn't fit."""
-        header = unpack_header(message)
+    def deliver(self, sender: str, header: FrameHeader, size: int, *, fill: Callable[[memoryview], None]) -> None:
+        """One chunk of a stream from `sender`; `fill` writes its `size` bytes to where they belong.
+
+        Raises ValueError for a frame that doesn't fit, and what `fill` raises.
+        """
         if header.epoch != self.epoch:
             raise ValueError(f"a frame of epoch {header.epoch} on a stream of epoch {self.epoch}")
         address = (sender, header.key)
         frame = self._frame(address, header)
-        # Only this stream's thread writes to this frame: the copy needs no lock.
-        tensor = frame.tensor() if frame.add(header, message) else None
+        # Only this stream's thread writes to this frame: that needs no lock.
+        fill(frame.room(header, size))
+        tensor = frame.tensor() if frame.filled(size) else None
         with self._condition:
-            self.received_bytes += len(message)
+            self.received_bytes += HEADER_BYTES + size
             if tensor is not None and self._arriving.pop(address, None) is not None:
                 self._arrived[address] = tensor
                 self._condition.notify_all()

@@ -1,7 +1,13 @@
-"""The worker's own gRPC server: frames from other workers come in, layers of this worker's state go out."""
+"""What others reach of a worker: frames come in from other workers, layers of its state go out.
+
+other worker -- Tensors/Open --> gRPC server       the epoch is right, the plan has this stream: a ticket
+             -- ticket, frames --> listener --> mailbox
+anybody      -- Layers/Fetch --> gRPC server --> layer
+"""
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -11,28 +17,27 @@ import grpc
 from edgeswarm.config import host_and_port, join_host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.identity import Identity
+from edgeswarm.wire.byte_stream import ByteStream, StreamListener, at_port
 from edgeswarm.wire.channel import (
     peer_node_id,
     raw_service,
-    raw_stream_unary_handler,
+    raw_unary_handler,
     raw_unary_stream_handler,
     secure_server,
 )
 from edgeswarm.wire.fetch import announce_bytes, serve_blob
-from edgeswarm.wire.v1 import data_pb2
+from edgeswarm.wire.frames import HEADER_BYTES, SIZE, unpack_header
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
 from .epoch_state import EpochSwitch
 from .errors import LinkBrokenError
 from .mailbox import Mailbox
 
-JOB_KEY = "edgeswarm-job"
-EPOCH_KEY = "edgeswarm-epoch"
 NOT_YET = "not yet"
-TAKEN = ("edgeswarm-stream", "taken")
 
-# Every inbound stream holds a thread of the pool for its whole life; calls beyond it would wait unseen.
-MOST_STREAMS = 128
-SPARE_THREADS = 4
+# Layers that are fetched at once, and a few more for those who ask for a ticket; calls beyond it wait.
+CALL_THREADS = 12
+TICKET_BYTES = 16
 
 LayerReader = Callable[[data_pb2.FetchLayerRequest], bytes]
 
@@ -49,7 +54,7 @@ class InboundEpoch:
 
 
 class TensorServer:
-    """Serves Tensors/Send and Layers/Fetch. It lives as long as the worker; epochs come and go.
+    """Serves Tensors/Open and Layers/Fetch, and takes frames. It lives as long as the worker; epochs come and go.
 
     own_address: host:port by which this worker itself reaches it.
     """
@@ -58,32 +63,28 @@ class TensorServer:
         self._lock = threading.Lock()
         self._inbound: InboundEpoch | None = None
         self._read_layer: LayerReader | None = None
+        self._tickets: dict[bytes, tuple[str, InboundEpoch]] = {}
         handlers = (
-            raw_service("edgeswarm.wire.v1.Tensors", {"Send": raw_stream_unary_handler(self._send)}),
+            raw_service("edgeswarm.wire.v1.Tensors", {"Open": raw_unary_handler(self._open)}),
             raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(self._fetch)}),
         )
-        self._server, self.port = secure_server(
-            identity, address=address, workers=MOST_STREAMS + SPARE_THREADS, handlers=handlers
-        )
+        self._server, self.port = secure_server(identity, address=address, workers=CALL_THREADS, handlers=handlers)
+        self._listener = StreamListener(identity, address=at_port(address, 0), taken=self._take_frames)
         host = host_and_port(address)[0]
         self.own_address = join_host_and_port("127.0.0.1" if host in ("0.0.0.0", "::", "") else host, self.port)
         self._server.start()
 
     def open_epoch(self, inbound: InboundEpoch) -> None:
-        """Takes streams of this epoch from now on. Raises EdgeswarmError for a plan with more streams than there is room."""
-        if len(inbound.senders) > MOST_STREAMS:
-            raise EdgeswarmError(
-                ErrorCode.PLAN_INVALID,
-                f"The plan has {len(inbound.senders)} devices sending to one; a worker takes {MOST_STREAMS}.",
-                "Use a plan with smaller groups.",
-            )
+        """Takes streams of this epoch from now on."""
         with self._lock:
             self._inbound = inbound
+            self._tickets.clear()
 
     def forget_epoch(self) -> None:
         """No epoch any more: to streams of whichever comes next the answer is `not yet`, as before the first one."""
         with self._lock:
             self._inbound = None
+            self._tickets.clear()
 
     def hold_layers(self, read_layer: LayerReader | None) -> None:
         """From now on layers are read with this; None while there is no state to give."""
@@ -91,22 +92,41 @@ class TensorServer:
             self._read_layer = read_layer
 
     def stop(self) -> None:
+        self._listener.stop()
         self._server.stop(grace=0).wait(timeout=1)
 
-    def _send(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        sender = peer_node_id(context)
-        inbound = self._inbound_for(sender, context)
-        # Only now does the sender know that its stream is taken.
-        context.send_initial_metadata((TAKEN,))
+    def _open(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        """A ticket for a stream from the caller. Raises EdgeswarmError (STALE_CALL) where none is to come."""
+        sender, job = peer_node_id(context), agent_pb2.JobReference.FromString(request)
+        with self._lock:
+            inbound = self._inbound
+            if inbound is None or (inbound.job_id == job.job_id and inbound.epoch < job.epoch):
+                raise EdgeswarmError(ErrorCode.STALE_CALL, NOT_YET)
+            if inbound.job_id != job.job_id or inbound.epoch > job.epoch:
+                raise EdgeswarmError(ErrorCode.STALE_CALL, f"epoch {job.epoch} of {job.job_id} is over")
+            if sender not in inbound.senders:
+                raise EdgeswarmError(ErrorCode.STALE_CALL, f"the plan has no stream from {sender} to this device")
+            ticket = secrets.token_bytes(TICKET_BYTES)
+            self._tickets[ticket] = (sender, inbound)
+        return data_pb2.StreamTicket(port=self._listener.port, ticket=ticket).SerializeToString()
+
+    def _take_frames(self, stream: ByteStream) -> None:
+        """Until the stream or its epoch ends. One without a ticket of its sender's is closed at once."""
+        ticket = bytearray(TICKET_BYTES)
+        stream.receive_into(memoryview(ticket))
+        with self._lock:
+            sender, inbound = self._tickets.pop(bytes(ticket), ("", None))
+        if inbound is None or sender != stream.peer:
+            return
+        switch = inbound.switch
         try:
-            for message in messages:
-                if inbound.switch.is_thrown:
-                    return b""  # nobody takes anything any more
-                inbound.mailbox.deliver(sender, message)
-        except grpc.RpcError:
-            inbound.switch.fail(LinkBrokenError(sender, "its stream ended"))
+            _deliver_all(stream, sender, inbound)
+        except EOFError:
+            switch.fail(LinkBrokenError(sender, "it closed its stream"))
+        except OSError as error:
+            switch.fail(LinkBrokenError(sender, error.strerror or str(error)))
         except ValueError as error:
-            inbound.switch.fail(
+            switch.fail(
                 EdgeswarmError(
                     ErrorCode.WORKER_FAILED,
                     f"{sender} sent what its plan does not say: {error}.",
@@ -115,24 +135,8 @@ class TensorServer:
             )
         except Exception as error:
             # No memory for a frame, say: whoever waits for it shall know why it doesn't come.
-            inbound.switch.fail(error)
+            switch.fail(error)
             raise
-        else:
-            inbound.switch.fail(LinkBrokenError(sender, "it closed its stream"))
-        return b""
-
-    def _inbound_for(self, sender: str, context: grpc.ServicerContext) -> InboundEpoch:
-        metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
-        job_id, epoch = metadata.get(JOB_KEY, ""), int(metadata.get(EPOCH_KEY, "0"))
-        with self._lock:
-            inbound = self._inbound
-        if inbound is None or (inbound.job_id == job_id and inbound.epoch < epoch):
-            raise EdgeswarmError(ErrorCode.STALE_CALL, NOT_YET)
-        if inbound.job_id != job_id or inbound.epoch > epoch:
-            raise EdgeswarmError(ErrorCode.STALE_CALL, f"epoch {epoch} of {job_id} is over")
-        if sender not in inbound.senders:
-            raise EdgeswarmError(ErrorCode.STALE_CALL, f"the plan has no stream from {sender} to this device")
-        return inbound
 
     def _fetch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with self._lock:
@@ -142,3 +146,16 @@ class TensorServer:
         layer = read_layer(data_pb2.FetchLayerRequest.FromString(request))
         announce_bytes(context, len(layer))
         yield from serve_blob(layer)
+
+
+def _deliver_all(stream: ByteStream, sender: str, inbound: InboundEpoch) -> None:
+    """Each message's bytes go from the stream to where they belong; returns when nobody takes anything any more."""
+    head = bytearray(SIZE.size + HEADER_BYTES)
+    view = memoryview(head)
+    while True:
+        stream.receive_into(view)
+        if inbound.switch.is_thrown:
+            return
+        (message_bytes,) = SIZE.unpack_from(head)
+        header = unpack_header(view[SIZE.size :], message_bytes)
+        inbound.mailbox.deliver(sender, header, message_bytes - HEADER_BYTES, fill=stream.receive_into)

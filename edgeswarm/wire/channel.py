@@ -1,7 +1,8 @@
 """The one place where connections are made: mutual TLS in both directions, and nothing else.
 
-Every client channel and every server of edgeswarm comes from here. Each side shows the certificate that its cluster's
-authority signed; the client names the node that it expects (`<node-id>.edgeswarm`), whatever address it dials.
+Every client channel and every server of edgeswarm comes from here; only frames go another way (byte_stream.py). Each side
+shows the certificate that its cluster's authority signed; the client names the node that it expects (`<node-id>.edgeswarm`),
+whatever address it dials.
 """
 
 from __future__ import annotations
@@ -223,6 +224,12 @@ def require_role(context: grpc.ServicerContext, role: Role) -> str:
 # gRPC leaves a message alone where it has no serializer: tensors pass without protobuf's copies.
 
 
+def raw_unary_handler(function: Callable[[bytes, grpc.ServicerContext], bytes]) -> RawHandler:
+    """A method that takes one byte message and answers once."""
+    handler: RawHandler = grpc.unary_unary_rpc_method_handler(function)
+    return handler
+
+
 def raw_stream_unary_handler(function: Callable[[Iterator[bytes], grpc.ServicerContext], bytes]) -> RawHandler:
     """A method that takes a stream of byte messages and answers once."""
     handler: RawHandler = grpc.stream_unary_rpc_method_handler(function)
@@ -246,6 +253,11 @@ def raw_stream_stream_handler(
 def raw_service(service: str, methods: Mapping[str, RawHandler]) -> grpc.GenericRpcHandler:
     """The methods as a service ("edgeswarm.wire.v1.Tensors"), for `secure_server(handlers=...)`."""
     return grpc.method_handlers_generic_handler(service, dict(methods))
+
+
+def raw_unary(channel: grpc.Channel, service: str, method: str) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
+    """The client's side of `raw_unary_handler`."""
+    return channel.unary_unary(f"/{service}/{method}")
 
 
 def raw_stream_unary(channel: grpc.Channel, service: str, method: str) -> grpc.StreamUnaryMultiCallable[bytes, bytes]:

@@ -21,7 +21,6 @@ from ..errors import EdgeswarmError, ErrorCode
 
 FETCH_LAYER = "/edgeswarm.wire.v1.Layers/Fetch"
 FETCH_SAMPLES = "/edgeswarm.wire.v1.Samples/Fetch"
-SEND_TENSORS = "/edgeswarm.wire.v1.Tensors/Send"
 
 BYTES_KEY = "edgeswarm-bytes"
 CHUNK_BYTES = 512 * 1024

@@ -1,8 +1,9 @@
 """The one frame format: how a tensor travels between workers. Pure: headers in, headers out.
 
-A frame is one tensor, or a replica's part of one. It is cut into chunks; each chunk is one message of a stream:
+A frame is one tensor, or a replica's part of one. It is cut into chunks; each chunk is one message of a stream, which says
+its size, that of the header included, in the four bytes before it:
 
-    | header, 112 bytes | bytes [offset, offset + n) of the tensor, row-major |
+    | size | header, 112 bytes | bytes [offset, offset + n) of the tensor, row-major |
 
 Every chunk carries the whole header, so that chunks of frames of different priority may alternate on one stream.
 The bytes may be of a narrower element type than the tensor: it is wire_element * 2 ** exponent (see tensor_narrowing.py).
@@ -33,6 +34,7 @@ CHUNK_BYTES = 512 * 1024
 
 _HEADER = struct.Struct(f"<BBBBiIIIIIIQQ{MAX_DIMENSIONS}q")
 HEADER_BYTES = _HEADER.size
+SIZE = struct.Struct("<I")  # of a message, before it
 
 # The element types that cross the wire: name, bytes of one element. The position is the code in the header.
 DTYPES: tuple[tuple[str, int], ...] = (
@@ -135,10 +137,14 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * DTYPES[DTYPE_CODES[dtype]][1]
 
 
-def unpack_header(message: bytes) -> FrameHeader:
-    """Reads the header at the beginning of a message. Raises ValueError for one that no worker of ours writes."""
-    if len(message) < HEADER_BYTES:
-        raise ValueError(f"a frame of {len(message)} bytes has no header")
+def unpack_header(message: bytes | memoryview, message_bytes: int | None = None) -> FrameHeader:
+    """Reads the header at the beginning of a message. Raises ValueError for one that no worker of ours writes.
+
+    message_bytes: how long the message is, where not all of it is here yet.
+    """
+    message_bytes = len(message) if message_bytes is None else message_bytes
+    if min(message_bytes, len(message)) < HEADER_BYTES:
+        raise ValueError(f"a frame of {message_bytes} bytes has no header")
     kind, dtype_code, wire_code, ndim, exponent, epoch, *numbers = _HEADER.unpack_from(message)
     round_number, micro_batch, tensor_index, first, end, offset, total, *dims = numbers
     known = kind in FrameKind.__members__.values() and max(dtype_code, wire_code) < len(DTYPES)
@@ -150,7 +156,7 @@ def unpack_header(message: bytes) -> FrameHeader:
         raise ValueError(f"a frame says that {dtype} travels as {wire_dtype}")
     if min(shape, default=0) < 0 or total != tensor_bytes(wire_dtype, shape) or total > MAX_FRAME_BYTES:
         raise ValueError(f"a frame says {total} bytes for shape {shape} of {wire_dtype}")
-    if offset + len(message) - HEADER_BYTES > total:
+    if offset + message_bytes - HEADER_BYTES > total:
         raise ValueError("a chunk reaches beyond the end of its frame")
     key = FrameKey(FrameKind(kind), round_number, micro_batch, tensor_index, first, end)
     return FrameHeader(

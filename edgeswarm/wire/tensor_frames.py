@@ -108,16 +108,24 @@ class IncomingFrame:
         self._view = self._storage.numpy().data
         self._missing_bytes = header.total_bytes
 
-    def add(self, header: FrameHeader, message: bytes) -> bool:
-        """Writes one chunk; True when the frame is whole. Raises ValueError for a chunk of another tensor."""
+    def room(self, header: FrameHeader, size: int) -> memoryview:
+        """Where the bytes of a chunk belong. Raises ValueError for a chunk of another tensor, or one too many."""
         if (header.dtype, header.shape) != (self._header.dtype, self._header.shape):
             raise ValueError(f"chunks of one frame differ: {header.shape} and {self._header.shape}")
-        size = len(message) - HEADER_BYTES
-        self._view[header.offset : header.offset + size] = memoryview(message)[HEADER_BYTES:]
-        self._missing_bytes -= size
-        if self._missing_bytes < 0:
+        if size > self._missing_bytes or (size == 0 and self._header.total_bytes):
             raise ValueError("a frame got more bytes than it has")
+        return self._view[header.offset : header.offset + size]
+
+    def filled(self, size: int) -> bool:
+        """So many bytes are in their place; True when the frame is whole."""
+        self._missing_bytes -= size
         return self._missing_bytes == 0
+
+    def add(self, header: FrameHeader, message: bytes) -> bool:
+        """Writes one chunk that is here already; True when the frame is whole. Raises ValueError as `room` does."""
+        size = len(message) - HEADER_BYTES
+        self.room(header, size)[:] = memoryview(message)[HEADER_BYTES:]
+        return self.filled(size)
 
     def tensor(self) -> torch.Tensor:
         """The tensor, on the CPU; it shares the frame's memory unless it travelled narrowed."""

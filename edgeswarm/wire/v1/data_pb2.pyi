@@ -36,6 +36,14 @@ class FetchLayerRequest(_message.Message):
     changed_only: bool
     def __init__(self, job: _Optional[_Union[_agent_pb2.JobReference, _Mapping]] = ..., layer: _Optional[int] = ..., round: _Optional[int] = ..., changed_only: bool = ...) -> None: ...
 
+class StreamTicket(_message.Message):
+    __slots__ = ("port", "ticket")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    ticket: bytes
+    def __init__(self, port: _Optional[int] = ..., ticket: _Optional[bytes] = ...) -> None: ...
+
 class FetchSamplesRequest(_message.Message):
     __slots__ = ("job", "indices", "part", "set")
     JOB_FIELD_NUMBER: _ClassVar[int]

@@ -13,7 +13,6 @@ from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure
 from edgeswarm.wire.fetch import (
     FETCH_LAYER,
     FETCH_SAMPLES,
-    SEND_TENSORS,
     SamplePart,
     fetch_blob,
     serve_blob,
@@ -57,9 +56,7 @@ def ask(channel: grpc.Channel, layer: int, largest_bytes: int = 10**8) -> bytear
 
 def test_the_methods_and_parts_are_those_of_the_contract() -> None:
     package = data_pb2.DESCRIPTOR.package
-    assert {FETCH_LAYER, FETCH_SAMPLES, SEND_TENSORS} == {
-        f"/{package}.{method}" for method in ("Layers/Fetch", "Samples/Fetch", "Tensors/Send")
-    }
+    assert {FETCH_LAYER, FETCH_SAMPLES} == {f"/{package}.{method}" for method in ("Layers/Fetch", "Samples/Fetch")}
     assert {f"SAMPLE_PART_{part.name}": part.value for part in SamplePart} == dict(data_pb2.SamplePart.items())
 
 

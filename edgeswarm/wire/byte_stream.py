@@ -1,0 +1,303 @@
+"""Connections for large amounts of bytes that go one way: mutual TLS over plain sockets, with as few wake-ups as can be.
+
+On a slow link a large message comes in hundreds of packets. gRPC wakes up for each few of them: on a link of 100 Mbit/s it
+takes 23 CPU seconds to receive a GB, a third of which is the kernel's; more than a small device has. Here the one who
+reads says how many bytes it is still missing, and the kernel lets it sleep until they, or WAKE_BYTES, are there:
+
+    packets      | | | | | | | | | | | | | | | | | |
+    gRPC         ^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^
+    ByteStream           ^               ^         ^     SO_RCVLOWAT
+
+Security is that of `channel.py`: each side shows a certificate of the cluster, the client names the node that it expects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from cryptography import x509
+
+from ..config import host_and_port, join_host_and_port
+from ..errors import EdgeswarmError, ErrorCode
+from ..security.certificates import certificate_holder
+from ..security.files import write_atomically
+from ..security.identity import Identity
+from ..security.node_id import server_name
+from .channel import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS
+
+# Decrypted in one go, well inside a core's cache; a link of 100 Mbit/s takes 10 ms for them.
+WAKE_BYTES = 128 * 1024
+# What the kernel holds that has not been sent yet: little, so that what is more urgent soon gets its turn.
+UNSENT_BYTES = 128 * 1024
+HANDSHAKE_SECONDS = 10.0
+_RECORD_HEADER_BYTES = 5
+_MOST_RECORD_BYTES = _RECORD_HEADER_BYTES + 0xFFFF  # what the length in a header can say
+_TCP_NOTSENT_LOWAT = 25  # Linux; socket has no name for it before Python 3.12
+
+
+class ByteStream:
+    """One end. One thread may send while another receives nothing; a stream is used in one direction at a time.
+
+    peer: node id at the other end, from its certificate.
+    """
+
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext, *, expected: str | None) -> None:
+        """Shakes hands. expected: the node id of the server; None for the server's own end.
+
+        Raises OSError (ssl.SSLError among them), and ValueError where the certificate is not one of a node.
+        """
+        self._connection = connection
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming,
+            self._outgoing,
+            server_side=expected is None,
+            server_hostname=None if expected is None else server_name(expected),
+        )
+        self._buffer = memoryview(bytearray(WAKE_BYTES + _MOST_RECORD_BYTES))
+        self._held = 0  # bytes at the buffer's beginning, of a record that isn't whole yet
+        self._wakes_at = 1
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._patience_milliseconds: float | None = HANDSHAKE_SECONDS * 1000
+        connection.settimeout(HANDSHAKE_SECONDS)
+        _set_options(connection)
+        self._shake_hands()
+        connection.settimeout(None)
+        self._patience_milliseconds = None
+        der = self._tls.getpeercert(binary_form=True)
+        assert der is not None, "both sides' certificates are required"
+        self.peer = certificate_holder(x509.load_der_x509_certificate(der))[0]
+
+    def send(self, *parts: bytes) -> None:
+        """Returns when the kernel has them all. Raises OSError when the connection has ended."""
+        for part in parts:
+            self._tls.write(part)
+        self._flush()
+
+    def receive_into(self, view: memoryview) -> None:
+        """Waits until all of `view` is filled. Raises EOFError when the other end has closed, OSError when it broke."""
+        filled, size = 0, len(view)
+        while filled < size:
+            try:
+                # With a buffer it is a count, which the stubs don't know.
+                count = cast("int", self._tls.read(size - filled, view[filled:]))
+            except ssl.SSLWantReadError:
+                self._take_in(size - filled)
+                continue
+            except ssl.SSLZeroReturnError:
+                count = 0
+            if count == 0:
+                raise EOFError("closed")
+            filled += count
+
+    def wait_for_end(self) -> None:
+        """Returns when the other end, which sends nothing, has closed or broken the connection."""
+        with contextlib.suppress(OSError):
+            self._connection.recv(1)
+
+    def close(self) -> None:
+        """Idempotent; whoever waits in the stream gets an error, on this side and on the other."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def _shake_hands(self) -> None:
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._flush()
+                try:
+                    self._take_in(1)
+                except EOFError as error:
+                    raise ConnectionResetError("closed during the handshake") from error
+            except ssl.SSLError:
+                with contextlib.suppress(OSError):
+                    self._flush()  # the alert that tells the other side why
+                raise
+            else:
+                self._flush()
+                return
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._connection.sendall(self._outgoing.read())
+
+    def _take_in(self, missing_bytes: int) -> None:
+        """Waits for what so many decrypted bytes need at the least, WAKE_BYTES at most, and hands on the whole records.
+
+        Records are handed on whole, so that it is known what of the next one is here: who waited for a byte more than the
+        other side is going to send would wait for ever.
+        """
+        wakes_at = max(1, min(missing_bytes - self._held, WAKE_BYTES))
+        if wakes_at != self._wakes_at:
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_at)
+            self._wakes_at = wakes_at
+        # Not by a receive that blocks: what it finds at first it takes away, and then sleeps until as much again is there.
+        if not self._poll.poll(self._patience_milliseconds):
+            raise TimeoutError("nothing comes")
+        try:
+            count = self._connection.recv_into(self._buffer[self._held :], 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        if count == 0:
+            raise EOFError("closed")
+        end = self._held + count
+        whole = whole_records_end(self._buffer[:end])
+        self._incoming.write(self._buffer[:whole])
+        self._held = end - whole
+        self._buffer[: self._held] = bytes(self._buffer[whole:end])
+
+
+def whole_records_end(data: memoryview) -> int:
+    """How many of the bytes are whole TLS records; each has its length in the last two of five bytes at its beginning."""
+    end = 0
+    while end + _RECORD_HEADER_BYTES <= len(data):
+        size = _RECORD_HEADER_BYTES + (data[end + 3] << 8 | data[end + 4])
+        if end + size > len(data):
+            break
+        end += size
+    return end
+
+
+def open_stream(address: str, *, identity: Identity, node_id: str) -> ByteStream:
+    """A stream to the node `node_id`, whose listener is at `address` ("host:port").
+
+    Raises EdgeswarmError: DEVICE_UNREACHABLE where nobody answers, TRUST where it isn't that node of our cluster.
+    """
+    try:
+        connection = socket.create_connection(host_and_port(address), timeout=HANDSHAKE_SECONDS)
+        try:
+            return ByteStream(connection, _context(identity, ssl.PROTOCOL_TLS_CLIENT), expected=node_id)
+        except BaseException:
+            connection.close()
+            raise
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
+        raise EdgeswarmError(
+            ErrorCode.TRUST,
+            f"What answers at {address} is not {node_id} of this cluster ({reason}).",
+            "Join that device again with `edgeswarm-agent join`; if it has joined, check both clocks.",
+        ) from error
+    except OSError as error:
+        raise EdgeswarmError(
+            ErrorCode.DEVICE_UNREACHABLE,
+            f"{node_id} doesn't answer at {address} ({error.strerror or error}).",
+            f"Check that {node_id} is switched on, and that no firewall between the devices holds up its ports.",
+        ) from error
+
+
+class StreamListener:
+    """Takes streams on a port of its own, each on a thread of its own.
+
+    taken: called with each stream, its handshake done; the stream is closed when it returns. port: where it listens.
+    """
+
+    def __init__(self, identity: Identity, *, address: str, taken: Callable[[ByteStream], None]) -> None:
+        """address: "host:port", port 0 for any free one. Raises OSError where it can't be bound."""
+        self._context = _context(identity, ssl.PROTOCOL_TLS_SERVER)
+        self._taken = taken
+        self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
+        self._is_stopped = False
+        host, port = host_and_port(address)
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self._socket = socket.socket(family, kind, protocol)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind(target)
+            self._socket.listen()
+        except OSError:
+            self._socket.close()
+            raise
+        self.port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, name="accept-streams", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends all streams. Idempotent."""
+        with self._lock:
+            self._is_stopped = True
+            connections = list(self._connections)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
+        self._socket.close()
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                if self._is_stopped:
+                    return
+                continue
+            with self._lock:
+                self._connections.add(connection)
+                stopped = self._is_stopped
+            if stopped:
+                connection.close()
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="stream", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            # The handshake is done here, so that a silent caller holds up nobody else.
+            stream = ByteStream(connection, self._context, expected=None)
+            try:
+                self._taken(stream)
+            finally:
+                stream.close()
+        except (OSError, ValueError, EOFError):
+            pass  # no node of ours, or it has gone: it knows
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
+
+
+def _context(identity: Identity, protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=identity.authority_pem.decode())
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0  # nothing is sent against the stream's direction
+    # The ssl module takes a key from a file only: one in a folder that nobody else can enter, gone at once.
+    with tempfile.TemporaryDirectory(prefix="edgeswarm-stream-") as folder:
+        path = Path(folder) / "identity.pem"
+        write_atomically(path, identity.key_pem + identity.certificate_pem)
+        context.load_cert_chain(path)
+    return context
+
+
+def _set_options(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    silence = int(KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS)
+    options = {
+        "TCP_KEEPIDLE": int(KEEPALIVE_SECONDS),
+        "TCP_KEEPINTVL": int(KEEPALIVE_TIMEOUT_SECONDS),
+        "TCP_KEEPCNT": 1,
+        "TCP_USER_TIMEOUT": silence * 1000,  # milliseconds that what was sent may stay unacknowledged
+    }
+    for name, value in options.items():
+        if hasattr(socket, name):  # other systems lack some
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+
+
+def at_port(address: str, port: int) -> str:
+    """The same host, another port."""
+    return join_host_and_port(host_and_port(address)[0], port)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.security.authority import CertificateAuthority
+from edgeswarm.security.certificates import Role
+from edgeswarm.security.identity import Identity
+from edgeswarm.wire.byte_stream import WAKE_BYTES, ByteStream, StreamListener, open_stream, whole_records_end
+
+SENDER, RECEIVER = "sender-000001", "receiver-000002"
+
+
+class Pair:
+    """A sender's end and a receiver's, over loopback."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = CertificateAuthority.create(folder / "authority")
+        self.sender, self.receiver = (authority.issue(node_id=name, role=Role.AGENT) for name in (SENDER, RECEIVER))
+        self._taken: queue.Queue[ByteStream] = queue.Queue()
+        self._over = threading.Event()
+        self.listener = StreamListener(self.receiver, address="127.0.0.1:0", taken=self._take)
+        self.address = f"127.0.0.1:{self.listener.port}"
+
+    def _take(self, stream: ByteStream) -> None:
+        self._taken.put(stream)
+        self._over.wait()
+
+    def connect(self) -> tuple[ByteStream, ByteStream]:
+        """(the sender's end, the receiver's)"""
+        outbound = open_stream(self.address, identity=self.sender, node_id=RECEIVER)
+        return outbound, self._taken.get(timeout=10)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.listener.stop()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    made = Pair(tmp_path_factory.mktemp("pair"))
+    yield made
+    made.stop()
+
+
+def received(stream: ByteStream, size: int) -> bytes:
+    data = bytearray(size)
+    stream.receive_into(memoryview(data))
+    return bytes(data)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.integers(0, 3 * WAKE_BYTES), max_size=6), st.data())
+def test_whatever_is_sent_arrives_in_whatever_pieces_it_is_asked_for(
+    pair: Pair, sizes: list[int], data: st.DataObject
+) -> None:
+    outbound, inbound = pair.connect()
+    parts = [bytes([index]) * size for index, size in enumerate(sizes)]
+    sent = b"".join(parts)
+
+    def send() -> None:
+        for part in parts:
+            outbound.send(part)
+
+    done = threading.Thread(target=send)
+    done.start()
+    got = b""
+    while len(got) < len(sent):
+        got += received(inbound, data.draw(st.integers(1, len(sent) - len(got))))
+    done.join()
+    outbound.close()
+    assert got == sent
+    with pytest.raises(EOFError):
+        received(inbound, 1)
+
+
+def test_who_waits_for_exactly_what_comes_in_drops_gets_it(pair: Pair) -> None:
+    """No byte more is to come: waiting for one more than is missing would never end."""
+    outbound, inbound = pair.connect()
+    size = 2 * WAKE_BYTES + 17
+    got: list[bytes] = []
+    receiving = threading.Thread(target=lambda: got.append(received(inbound, size)), daemon=True)
+    receiving.start()
+    data = bytes(range(256)) * (size // 256 + 1)
+    for begin in range(0, size, 10_007):
+        outbound.send(data[begin : min(begin + 10_007, size)])
+        time.sleep(0.001)
+    receiving.join(timeout=10)
+    assert got == [data[:size]]
+    outbound.close()
+
+
+def test_each_end_knows_the_other_and_learns_of_its_end(pair: Pair) -> None:
+    outbound, inbound = pair.connect()
+    assert (outbound.peer, inbound.peer) == (RECEIVER, SENDER)
+    waiting = threading.Thread(target=outbound.wait_for_end, daemon=True)
+    waiting.start()
+    assert waiting.is_alive()
+    inbound.close()
+    waiting.join(timeout=10)
+    assert not waiting.is_alive()
+    outbound.close()
+    outbound.close()
+
+
+def test_a_node_that_is_another_one_or_of_another_cluster_is_refused(pair: Pair, tmp_path: Path) -> None:
+    with pytest.raises(EdgeswarmError, match="is not another-000009") as caught:
+        open_stream(pair.address, identity=pair.sender, node_id="another-000009")
+    assert caught.value.code is ErrorCode.TRUST
+    stranger = CertificateAuthority.create(tmp_path / "other").issue(node_id=SENDER, role=Role.AGENT)
+    with pytest.raises(EdgeswarmError, match="of this cluster") as caught:
+        open_stream(pair.address, identity=stranger, node_id=RECEIVER)
+    assert caught.value.code is ErrorCode.TRUST
+
+
+def test_a_stranger_who_trusts_us_is_refused_by_the_listener(pair: Pair, tmp_path: Path) -> None:
+    stranger = CertificateAuthority.create(tmp_path / "other").issue(node_id=SENDER, role=Role.AGENT)
+    mixed = Identity(SENDER, stranger.key_pem, stranger.certificate_pem, pair.sender.authority_pem)
+    # In TLS 1.3 the client is done before the server has looked at its certificate.
+    outbound = open_stream(pair.address, identity=mixed, node_id=RECEIVER)
+    outbound.wait_for_end()
+    outbound.close()
+
+
+def test_nobody_at_the_address_is_named(pair: Pair) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(EdgeswarmError, match=RECEIVER) as caught:
+        open_stream(address, identity=pair.sender, node_id=RECEIVER)
+    assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
+
+
+def test_what_is_no_tls_harms_nobody(pair: Pair) -> None:
+    with socket.create_connection(("127.0.0.1", pair.listener.port)) as plain:
+        plain.sendall(bytes(64))
+        plain.settimeout(5)
+        plain.recv(1000)  # an alert, or the end
+    outbound, inbound = pair.connect()
+    outbound.send(b"still here")
+    assert received(inbound, 10) == b"still here"
+    outbound.close()
+
+
+@given(st.lists(st.integers(0, 300), max_size=8), st.integers(0, 304))
+def test_whole_records_are_counted_to_the_byte(sizes: list[int], cut: int) -> None:
+    records = [b"\x17\x03\x03" + size.to_bytes(2, "big") + bytes(size) for size in sizes]
+    last = (b"\x17\x03\x03" + (300).to_bytes(2, "big") + bytes(300))[:cut]
+    assert whole_records_end(memoryview(b"".join(records) + last)) == sum(map(len, records))
