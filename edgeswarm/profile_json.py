@@ -38,8 +38,9 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                     "flops_forward": layer.flops_forward,
                     "flops_backward": layer.flops_backward,
                     "least_batch": layer.least_batch,
-                    **({} if layer.gradient_bytes is None else {"gradient_bytes": layer.gradient_bytes}),
+                    **_where_known(gradient_bytes=layer.gradient_bytes),
                     **_where_any(transient_bytes=layer.transient_bytes, workspace_bytes=layer.workspace_bytes),
+                    **_where_known(narrow_output_bytes=layer.narrow_output_bytes),
                 }
                 for layer in instance.model.layers
             ],
@@ -175,6 +176,7 @@ def _model_from_json(fields: Fields) -> ModelCosts:
                 gradient_bytes=entry.optional_integer("gradient_bytes", minimum=0),
                 transient_bytes=entry.integer("transient_bytes", minimum=0, default=0),
                 workspace_bytes=entry.integer("workspace_bytes", minimum=0, default=0),
+                narrow_output_bytes=entry.optional_integer("narrow_output_bytes", minimum=0),
             )
             for entry in fields.sections("layers")
         ),
@@ -206,6 +208,10 @@ def _training_from_json(fields: Fields) -> TrainingSettings:
 def _where_any(**numbers: int) -> dict[str, object]:
     """Those that are not 0, which is what is read where there is none."""
     return {name: number for name, number in numbers.items() if number}
+
+
+def _where_known(**numbers: int | None) -> dict[str, object]:
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def _bandwidth_to_json(network: Network) -> object:
