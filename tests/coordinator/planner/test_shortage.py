@@ -59,9 +59,9 @@ def test_the_lack_is_the_least_of_any_pipeline_over_the_order(
 
 
 def wide_frames(output_bytes: int = 400, *, narrow: int | None = None) -> PlanningInstance:
-    """Two layers of 3000 bytes with gradients and momentum; a frame between them has 400 bytes a sample."""
-    instance = make_instance((1.0,) * 2, (1.0, 1.0), [4000, 3900], param_bytes=1000, saved_bytes=0, output_bytes=0)
-    first = LayerCosts("first", 1000, output_bytes, 0, narrow_output_bytes=narrow)
+    """Two layers of 6000 bytes with gradients and momentum; a frame between them has 400 bytes a sample."""
+    instance = make_instance((1.0,) * 2, (1.0, 1.0), [7000, 6900], param_bytes=2000, saved_bytes=0, output_bytes=0)
+    first = LayerCosts("first", 2000, output_bytes, 0, narrow_output_bytes=narrow)
     return replace(
         instance,
         model=replace(instance.model, layers=(first, instance.model.layers[1])),
@@ -76,13 +76,13 @@ def remedy(instance: PlanningInstance, planner: str = "edgeswarm", *, micro_batc
 
 
 def test_a_narrow_wire_helps_where_frames_are_held() -> None:
-    # Two frames of 4 samples: 3200 bytes beside the layer's 3000, half of it where float32 travels in two bytes.
+    # Two frames of 4 samples: 3200 bytes beside the layer's 6000, half of it where float32 travels in two bytes.
     instance = wide_frames(narrow=200)
     said = remedy(instance)
     assert "more free memory: 2.2 KiB on b, 2.1 KiB on a" in said
     assert 'wire_dtype="bfloat16" or "float16" in the job (narrower frames save 1.6 KiB there)' in said
     narrowed = wide_frames(200)
-    with pytest.raises(EdgeswarmError, match=r"but it has 3\.8 KiB: 700 B too little"):
+    with pytest.raises(EdgeswarmError, match=r"but it has 6\.7 KiB: 700 bytes too little"):
         make_plan(narrowed, micro_batch=4)
     assert make_plan(narrowed, micro_batch=2).layer_count == 2
 
