@@ -104,6 +104,8 @@ def profile_to_json(profile: DeviceProfile) -> dict[str, object]:
         "backward_seconds": [list(row) for row in profile.backward_seconds],
         **({"update_seconds": list(profile.update_seconds)} if profile.update_seconds else {}),
         **({} if profile.overheads == Overheads() else {"overheads": asdict(profile.overheads)}),
+        **({"layer_errors": list(profile.layer_errors)} if profile.layer_errors else {}),
+        **({"sums_error": profile.sums_error} if profile.sums_error else {}),
     }
 
 
@@ -119,6 +121,8 @@ def profile_from_json(fields: Fields) -> DeviceProfile:
             backward_seconds=fields.number_lists("backward_seconds", minimum=0),
             update_seconds=fields.numbers("update_seconds", minimum=0) if "update_seconds" in fields.values else (),
             overheads=_overheads_from_json(fields.optional_section("overheads")),
+            layer_errors=fields.numbers("layer_errors", minimum=0) if "layer_errors" in fields.values else (),
+            sums_error=fields.number("sums_error", minimum=0, default=0.0),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None
