@@ -7,6 +7,7 @@ no intra-stage   Asteroid's stages and groups; equal shares
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -105,7 +106,7 @@ def _shared_by_speed(instance: PlanningInstance, plan: Plan) -> Plan | None:
     for index, stage in enumerate(plan.stages):
         end_device = first_device + len(stage.shares)
         costs = tables.costs(first_device, end_device, len(plan.stages) - index)
-        if costs.row[stage.first_layer, stage.end_layer] < 0:
+        if math.isinf(costs.seconds_of(stage.first_layer, stage.end_layer)):
             return None
         shares = costs.shares_of(stage.first_layer, stage.end_layer)
         kept = {name: share for name, share in zip(stage.shares, shares, strict=True) if share}
