@@ -44,6 +44,21 @@ def ablated_plans(instance: PlanningInstance) -> dict[str, Plan | None]:
     }
 
 
+def variants(instance: PlanningInstance) -> dict[str, Plan | None]:
+    """All that is compared: the ablated plans, edgeswarm's own, and the rules for K, each on the same pipeline.
+
+    That is Asteroid's plan, or where it has a single stage, which K is no question for, one with a device for each stage.
+    """
+    plans = ablated_plans(instance)
+    plans["edgeswarm"] = plan_or_none(instance, "edgeswarm")
+    pipeline, before = plans["asteroid"], ""
+    if pipeline is None or len(pipeline.stages) == 1:
+        pipeline, before = plan_or_none(instance, "pipeline"), "pipeline, "
+    if pipeline is not None and len(pipeline.stages) > 1:
+        plans.update({f"{before}{name}": with_in_flight(pipeline, rule) for name, rule in IN_FLIGHT_RULES.items()})
+    return plans
+
+
 def with_in_flight(plan: Plan, rule: Callable[[int, int], int]) -> Plan:
     """The same plan with K by a rule; never more than the round has micro-batches."""
     count = len(plan.stages)
