@@ -144,7 +144,7 @@ def _expectation(predicted: Prediction) -> tuple[str, ...]:
     if predicted.relative_error is None:
         return f"{seconds}, {speed}.", limits
     part = readable_error(predicted.relative_error)
-    how = f"{part}: what the measured compute times may be off by, one standard error; links count as measured."
+    how = f"{part}: by the scatter of measured compute times alone, one standard error; what the network takes is as measured."
     return f"{seconds} ({part}), {speed}.", how, limits
 
 

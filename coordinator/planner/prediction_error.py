@@ -2,14 +2,14 @@
 
 A profile says how far each layer's curve may be off (layer_errors: one standard error) and how far sums over layers were
 off from whole stages (sums_error, root mean square). One kind of hardware after the other has its layers in the plan slowed
-down by that much, and the round is simulated again; kinds were measured apart, so that squares add up:
+down by that much, and then sped up, and both rounds are simulated; kinds were measured apart, so that squares add up:
 
     error of a stage's layers   sqrt(sum of (e_l t_l)^2) / sum of t_l     layers with one and the same curve count as one
     of a stage, on one kind     sqrt(that^2 + sums_error^2)               all stages of the kind are off in the same direction
-    of the round                sqrt(sum over kinds of (round with that kind slower - round)^2) / round
+    of the round                sqrt(sum over kinds of ((round with it slower - round with it quicker) / 2)^2) / round
 
-So what hides behind other devices or links counts for nothing, and what decides the round counts in full. Links, frames
-and the optimizer's step count as measured: nothing is known of their errors.
+So what hides behind other devices or links counts for nothing, what decides the round counts in full, and of two that decide
+it together each counts by half. Links, frames and the optimizer's step count as measured: nothing is known of their errors.
 """
 
 from __future__ import annotations
@@ -47,9 +47,12 @@ def relative_error(instance: PlanningInstance, plan: Plan) -> float | None:
         return 0.0
     squares = 0.0
     for kind in unsure:
-        slower = _slower(instance.profiles[kind], _stages_of(instance, plan, kind))
-        changed = replace(instance, profiles={**instance.profiles, kind: slower})
-        squares += (round_seconds(changed, plan) - seconds) ** 2
+        errors = _layers_off(instance.profiles[kind], _stages_of(instance, plan, kind))
+        slower, quicker = (
+            round_seconds(_with_profile(instance, kind, factors), plan)
+            for factors in (1.0 + errors, np.maximum(1.0 - errors, 0.0))
+        )
+        squares += ((slower - quicker) / 2) ** 2
     return math.sqrt(squares) / seconds
 
 
@@ -92,14 +95,21 @@ def _stages_of(instance: PlanningInstance, plan: Plan, kind: str) -> list[tuple[
     ]
 
 
-def _slower(profile: DeviceProfile, stages: Iterable[tuple[int, int, int]]) -> DeviceProfile:
-    """Each of these stages takes longer by its error; the larger one where devices of the kind share a stage."""
-    factors = np.ones(profile.layer_count)
+def _layers_off(profile: DeviceProfile, stages: Iterable[tuple[int, int, int]]) -> FloatArray:
+    """[layer_count]: by layer its stage's error; the larger one where devices of the kind share a stage."""
+    errors = np.zeros(profile.layer_count)
     for first, end, samples in stages:
         error = stage_error(profile, first_layer=first, end_layer=end, samples=samples)
-        factors[first:end] = np.maximum(factors[first:end], 1.0 + error)
+        errors[first:end] = np.maximum(errors[first:end], error)
+    return errors
+
+
+def _with_profile(instance: PlanningInstance, kind: str, factors: FloatArray) -> PlanningInstance:
+    """The instance with one kind's seconds multiplied, layer by layer."""
+    profile = instance.profiles[kind]
     forward, backward = (
         tuple(tuple((np.array(row) * factors).tolist()) for row in rows)
         for rows in (profile.forward_seconds, profile.backward_seconds)
     )
-    return replace(profile, forward_seconds=forward, backward_seconds=backward)
+    changed = replace(profile, forward_seconds=forward, backward_seconds=backward)
+    return replace(instance, profiles={**instance.profiles, kind: changed})

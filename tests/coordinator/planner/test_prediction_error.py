@@ -78,6 +78,12 @@ def test_what_hides_behind_others_counts_for_nothing() -> None:
     assert relative_error(with_errors(instance, a=((), 0.5)), side_by_side) == pytest.approx(0.5, rel=1e-6)
 
 
+def test_of_two_that_decide_the_round_together_each_counts_by_half() -> None:
+    halved = Plan(planner="by hand", micro_batch=16, micro_batches=1, stages=(Stage(0, 4, {"a": 8, "b": 8}, 1),))
+    instance = with_errors(make_instance(param_bytes=0), a=((), 0.2), b=((), 0.2))
+    assert relative_error(instance, halved) == pytest.approx(math.hypot(0.1, 0.1), rel=1e-6)
+
+
 def test_nothing_is_said_where_nothing_is_known() -> None:
     instance = make_instance()
     assert relative_error(instance, halves()) is None
@@ -93,7 +99,7 @@ def test_a_person_reads_it_behind_the_seconds_and_a_document_keeps_it() -> None:
     plan = with_relative_error(instance, with_prediction(instance, halves()))
     text = explain(plan, instance).text
     assert "a round (+-4 %), " in text
-    assert "+-4 %: what the measured compute times may be off by" in text
+    assert "+-4 %: by the scatter of measured compute times alone" in text
     read = Plan.from_json(plan.to_json())
     assert read == plan
     assert read.predicted is not None
