@@ -7,6 +7,7 @@ no intra-stage   Asteroid's stages and groups; equal shares
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -41,6 +42,21 @@ def ablated_plans(instance: PlanningInstance) -> dict[str, Plan | None]:
         "no inter-stage planning": _shared_by_speed(instance, naive),
         "naive": _equal_shares(naive),
     }
+
+
+def variants(instance: PlanningInstance) -> dict[str, Plan | None]:
+    """All that is compared: the ablated plans, edgeswarm's own, and the rules for K, each on the same pipeline.
+
+    That is Asteroid's plan, or where it has a single stage, which K is no question for, one with a device for each stage.
+    """
+    plans = ablated_plans(instance)
+    plans["edgeswarm"] = plan_or_none(instance, "edgeswarm")
+    pipeline, before = plans["asteroid"], ""
+    if pipeline is None or len(pipeline.stages) == 1:
+        pipeline, before = plan_or_none(instance, "pipeline"), "pipeline, "
+    if pipeline is not None and len(pipeline.stages) > 1:
+        plans.update({f"{before}{name}": with_in_flight(pipeline, rule) for name, rule in IN_FLIGHT_RULES.items()})
+    return plans
 
 
 def with_in_flight(plan: Plan, rule: Callable[[int, int], int]) -> Plan:
@@ -105,7 +121,7 @@ def _shared_by_speed(instance: PlanningInstance, plan: Plan) -> Plan | None:
     for index, stage in enumerate(plan.stages):
         end_device = first_device + len(stage.shares)
         costs = tables.costs(first_device, end_device, len(plan.stages) - index)
-        if costs.row[stage.first_layer, stage.end_layer] < 0:
+        if math.isinf(costs.seconds_of(stage.first_layer, stage.end_layer)):
             return None
         shares = costs.shares_of(stage.first_layer, stage.end_layer)
         kept = {name: share for name, share in zip(stage.shares, shares, strict=True) if share}

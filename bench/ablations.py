@@ -1,11 +1,13 @@
 """What each idea of the planners brings, by the simulator: planning between stages, within them, and micro-batches in flight.
 
-    python -m bench.ablations INSTANCE.json ...
-    python -m bench.ablations INSTANCE.json --json
+    python -m bench.ablations INSTANCE.json ...                           simulated; efficientnet_b1 is an instance too
+    python -m bench.ablations --measure --folder DIR --model mobilenet_v2   trained on the testbed: one file a model
+    python -m bench.ablations --report --folder DIR                         the table of what was measured
 
 Asteroid's own table (its section 5.4): its plan, without planning within stages (equal shares), without planning between
 stages (stages and groups as if all devices were alike), without either; beside them edgeswarm's planner. Then the plan of
 Asteroid with other rules for K_p, the micro-batches in flight: seconds of a round and the largest peak of a device.
+How it is measured: bench/measured_ablations.py. A measurement that was broken off goes on where it was.
 """
 
 from __future__ import annotations
@@ -14,18 +16,20 @@ import json
 import sys
 from pathlib import Path
 
-from bench.ablated_plans import IN_FLIGHT_RULES, ablated_plans, fits, plan_or_none, with_in_flight
+from bench.ablated_plans import fits, variants
+from bench.efficientnet_layers import efficientnet_instance
+from bench.measured_ablations import MODELS, cell_of, measure, measured_report
 from bench.measuring import Report, arguments, say
+from bench.pages import PLANNERS_PAGE, markdown_table, put_into
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
 from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
-from edgeswarm_coordinator.planner.planners import PLANNERS
 from edgeswarm_coordinator.planner.units import readable_bytes
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
-# Of the memory-unlimited plans a simulation may still be made: what it says is how fast they would be if they fitted.
-OURS = "edgeswarm"
+# What Asteroid's paper took, on the same six devices; made up in bench/efficientnet_layers.py.
+EFFICIENTNET = "efficientnet_b1"
 COLUMNS = ("instance", "plan", "seconds a round", "speed beside asteroid", "devices", "largest peak", "fits memory")
 
 
@@ -52,23 +56,8 @@ def add_rows(report: Report, instance: PlanningInstance, plans: dict[str, Plan |
         }
 
 
-def variants(instance: PlanningInstance) -> dict[str, Plan | None]:
-    """All rows of an instance, in their order."""
-    plans = ablated_plans(instance)
-    asteroid = plans["asteroid"]
-    if OURS in PLANNERS:
-        plans[OURS] = plan_or_none(instance, OURS)
-    if asteroid is not None and len(asteroid.stages) > 1:
-        plans.update({name: with_in_flight(asteroid, rule) for name, rule in IN_FLIGHT_RULES.items()})
-    return plans
-
-
-def main() -> int:
-    parser = arguments(__doc__, repeats=1)
-    parser.add_argument(
-        "instances", nargs="+", type=Path, metavar="INSTANCE", help="edgeswarm-planning-instance/1 files"
-    )
-    given = parser.parse_args()
+def simulated_report(instances: list[PlanningInstance]) -> Report:
+    """Of the plans that are blind for memory a simulation is made too: so fast would they be if they fitted."""
     report = Report(
         title="What each idea brings, simulated",
         how=(
@@ -77,11 +66,44 @@ def main() -> int:
         ),
         columns=COLUMNS,
     )
-    for path in given.instances:
-        instance = instance_from_json(json.loads(path.read_text()))
+    for instance in instances:
         say(instance.name)
         add_rows(report, instance, variants(instance))
+    return report
+
+
+def main() -> int:
+    parser = arguments(__doc__, repeats=1)
+    parser.add_argument(
+        "instances", nargs="*", metavar="INSTANCE", help=f"edgeswarm-planning-instance/1 files, or {EFFICIENTNET}"
+    )
+    parser.add_argument("--write", action="store_true", help="put the simulated table into docs/planners.md")
+    parser.add_argument("--measure", action="store_true", help="train the plans on the testbed, as root")
+    parser.add_argument("--report", action="store_true", help="the table of what was measured")
+    parser.add_argument("--folder", type=Path, help="where the measurements are")
+    parser.add_argument("--model", action="append", choices=MODELS, help="to measure; may be repeated  [default: all]")
+    given = parser.parse_args()
+    if given.measure or given.report:
+        if given.folder is None:
+            parser.error("--measure and --report need --folder")
+        if given.measure:
+            given.folder.mkdir(parents=True, exist_ok=True)
+            for model in given.model or MODELS:
+                measure(cell_of(model), given.folder)
+        return measured_report(given.folder).show(as_json=given.json)
+    if not given.instances:
+        parser.error("give instances, or --measure, or --report")
+    report = simulated_report([_instance(name) for name in given.instances])
+    if given.write:
+        table = markdown_table(COLUMNS, report.rows)
+        PLANNERS_PAGE.write_text(put_into(PLANNERS_PAGE.read_text(), "ablations", table))
     return report.show(as_json=given.json)
+
+
+def _instance(name: str) -> PlanningInstance:
+    if name == EFFICIENTNET:
+        return efficientnet_instance()
+    return instance_from_json(json.loads(Path(name).read_text()))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
     python -m bench.planner_table --instance NAME    one instance; may be repeated
 
 The folder (--data) holds planning instances as `edgeswarm plan --instance` takes them, one JSON file each. Planning seconds
-are those of the process's processor time, on one core.
+are those of the process's processor time, on one core. HetPipe's column is simulated alone: no runtime here trains that way,
+with weights that are a wave old, so that it isn't counted among the fastest.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from bench.measuring import Report, arguments, say
 from bench.pages import PLANNERS_PAGE, markdown_table, put_into
@@ -24,53 +26,91 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
+from edgeswarm_coordinator.simulator.hetpipe import best_hetpipe
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "instances"
 # Small instances only; bench/optimum_gap.py has it.
 WITHOUT = ("exhaustive",)
+HETPIPE = "hetpipe"
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One planner on one instance. seconds: of a round, None where no plan fits memory; devices, stages: that it uses."""
+    """One planner on one instance. seconds: of a round, None where no plan fits memory; devices, stages: that it uses.
+
+    micro_batch: 0 where there are several. workers: of HetPipe, each a pipeline; stages is then those of the longest.
+    """
 
     seconds: float | None
     planning_seconds: float
     devices: int = 0
     stages: int = 0
     micro_batch: int = 0
+    workers: int = 0
 
     @property
     def text(self) -> str:
         if self.seconds is None:
             return f"fits no memory ({self.planning_seconds:.2f} s)"
-        return f"{_digits(self.seconds)} ({self.devices} dev., {self.planning_seconds:.2f} s)"
+        pipelines = f" in {self.workers} pipelines" if self.workers > 1 else ""
+        return f"{_digits(self.seconds)} ({self.devices} dev.{pipelines}, {self.planning_seconds:.2f} s)"
 
 
 def measure(instance: PlanningInstance, planner: str) -> Cell:
     """Plan, and simulate the plan."""
+    if planner == HETPIPE:
+        return _measure_hetpipe(instance)
+    plan, planning = _timed(lambda: make_plan(instance, planner))
+    if plan is None:
+        return Cell(None, planning)
+    seconds = round_seconds(instance, plan)
+    return Cell(seconds, planning, len(plan.devices), len(plan.stages), plan.micro_batch)
+
+
+def _measure_hetpipe(instance: PlanningInstance) -> Cell:
+    """Its workers' pipelines are those of `pipeline`: one device for each stage, cut for their speeds."""
+    found, planning = _timed(lambda: best_hetpipe(instance, lambda part: make_plan(part, "pipeline")))
+    if found is None:
+        return Cell(None, planning)
+    plans = found.workers
+    return Cell(
+        found.round_seconds,
+        planning,
+        devices=sum(len(plan.devices) for plan in plans),
+        stages=max(len(plan.stages) for plan in plans),
+        workers=len(plans),
+    )
+
+
+def _timed(work: Callable[[], Found]) -> tuple[Found | None, float]:
+    """What it finds, None where nothing fits memory, and its seconds of processor time."""
     begun = time.process_time()
     try:
-        plan = make_plan(instance, planner)
+        found = work()
     except EdgeswarmError as error:
         if error.code is not ErrorCode.NO_PLAN_FITS:
             raise
-        return Cell(None, time.process_time() - begun)
-    planning = time.process_time() - begun
-    seconds = round_seconds(instance, plan)
-    return Cell(seconds, planning, len(plan.devices), len(plan.stages), plan.micro_batch)
+        return None, time.process_time() - begun
+    return found, time.process_time() - begun
+
+
+def _fastest(row: Mapping[str, Cell]) -> float:
+    """Seconds of the fastest plan that can be trained with."""
+    return min((cell.seconds for name, cell in row.items() if cell.seconds and name != HETPIPE), default=math.nan)
 
 
 def markdown(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]) -> str:
     """The table: a row for each instance, a column for each planner, the fastest in bold."""
     rows = []
     for name, row in cells.items():
-        best = min((cell.seconds for cell in row.values() if cell.seconds is not None), default=math.nan)
+        best = _fastest(row)
         texts = []
         for planner in planners:
             cell = row[planner]
-            fastest = cell.seconds is not None and cell.seconds <= best * (1 + 1e-6)
+            fastest = planner != HETPIPE and cell.seconds is not None and cell.seconds <= best * (1 + 1e-6)
             texts.append(f"**{cell.text}**" if fastest else cell.text)
         rows.append((name, *texts))
     return markdown_table(("instance", *planners), rows)
@@ -83,8 +123,11 @@ def make_report(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]
         ("instance", *planners),
     )
     for name, row in cells.items():
-        best = min((cell.seconds for cell in row.values() if cell.seconds is not None), default=math.nan)
-        marks = [row[p].text + ("*" if (row[p].seconds or math.inf) <= best * (1 + 1e-6) else "") for p in planners]
+        best = _fastest(row)
+        marks = [
+            row[p].text + ("*" if p != HETPIPE and (row[p].seconds or math.inf) <= best * (1 + 1e-6) else "")
+            for p in planners
+        ]
         report.rows.append((name, *marks))
         report.data[name] = {planner: vars(cell) for planner, cell in row.items()}
     return report
@@ -99,7 +142,7 @@ def main() -> int:
     parser = arguments(__doc__, repeats=1)
     parser.add_argument("--data", type=Path, default=FOLDER, metavar="FOLDER", help="the instances")
     parser.add_argument("--instance", action="append", metavar="NAME", help="just this one; may be repeated")
-    others = [name for name in PLANNERS if name not in WITHOUT]
+    others = [*(name for name in PLANNERS if name not in WITHOUT), HETPIPE]
     parser.add_argument("--planner", action="append", choices=others, help="just this one; may be repeated")
     parser.add_argument("--write", action="store_true", help="put the table into docs/planners.md")
     options = parser.parse_args()

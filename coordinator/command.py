@@ -45,6 +45,7 @@ from .model_facts import ModelFacts
 from .options import TrainOptions
 from .own_address import own_host_towards
 from .planner.planners import make_plan, sizes_to_try
+from .planner.prediction_error import with_relative_error
 from .profile_cache import ProfileCache
 from .progress import Progress
 from .reserving import Devices
@@ -237,9 +238,7 @@ class Command:
         sizes_to_try(batch_size, options.micro_batch, least_batch=least)  # it may raise: before minutes of measuring
         instance = self.measured_instance(options, prepared, links, batch_size=batch_size)
         with self.progress.step(PLAN, options.planner):
-            planning = self.supervision.spawn(
-                partial(make_plan, instance, planner=options.planner, micro_batch=options.micro_batch), name="plan"
-            )
+            planning = self.supervision.spawn(partial(_planned, options, instance), name="plan")
             (plan,) = self.supervision.wait(planning)
         self.progress.tell(PlanMade(plan, instance, tuple(layer.name for layer in instance.model.layers)))
         return plan, instance
@@ -316,3 +315,9 @@ def _error_of(check: Callable[[], None]) -> EdgeswarmError | None:
     except EdgeswarmError as error:
         return error
     return None
+
+
+def _planned(options: TrainOptions, instance: PlanningInstance) -> Plan:
+    """The planner's plan, and how sure its prediction is."""
+    plan = make_plan(instance, planner=options.planner, micro_batch=options.micro_batch)
+    return with_relative_error(instance, plan)

@@ -26,13 +26,12 @@ MOST_MEMORY_FACTOR = 3.0
 class DeviceFit:
     """One kind of hardware. profile: what the planner takes. forward, backward: what was learned from whole stages.
 
-    relative_error: of a layer's seconds, the mean over the layers. transient_bytes: by layer, per sample.
+    transient_bytes: by layer, per sample.
     """
 
     profile: DeviceProfile
     forward: Correction
     backward: Correction
-    relative_error: float
     transient_bytes: tuple[int, ...]
 
 
@@ -65,11 +64,27 @@ def fit_device(
             frame_seconds=costs.frame_seconds,
             byte_seconds=costs.byte_seconds,
         ),
+        layer_errors=tuple(curve_error(curve) for curve in curves),
+        sums_error=_sums_error(sums, forward, backward),
     )
-    errors = [max(curve.relative_errors, default=0.0) for curve in curves]
-    return DeviceFit(
-        profile, forward, backward, sum(errors) / len(errors), _transient_bytes(layer_graph.layers, curves, stages)
-    )
+    return DeviceFit(profile, forward, backward, _transient_bytes(layer_graph.layers, curves, stages))
+
+
+def curve_error(curve: Curve) -> float:
+    """By which part a layer's seconds may be off: what its repeats scattered by, or what the fit moved, the larger one.
+
+    Both look at the same noise, within a batch size and between them; root mean squares over the batch sizes.
+    """
+    forward, backward = sum(curve.forward_seconds), sum(curve.backward_seconds)
+    if not forward + backward > 0:
+        return 0.0
+    moved = (
+        fit_curve(curve.batch_sizes, curve.forward_seconds).relative_error * forward
+        + fit_curve(curve.batch_sizes, curve.backward_seconds).relative_error * backward
+    ) / (forward + backward)
+    errors = curve.relative_errors
+    repeats = (sum(error**2 for error in errors) / len(errors)) ** 0.5 if errors else 0.0
+    return max(moved, repeats)
 
 
 def summed_profile(curves: Sequence[Curve]) -> DeviceProfile:
@@ -100,6 +115,16 @@ def _comparisons(sums: DeviceProfile, stages: Mapping[CheckedStage, Curve], *, b
             for size, whole in zip(curve.batch_sizes, times, strict=True)
         ]
     return found
+
+
+def _sums_error(sums: DeviceProfile, forward: Correction, backward: Correction) -> float:
+    """What forward and backward are still off from whole stages, by their seconds."""
+    of_forward = forward.factor * sum(sums.forward_seconds[-1])
+    of_backward = backward.factor * sum(sums.backward_seconds[-1])
+    if not of_forward + of_backward > 0:
+        return 0.0
+    missed = forward.relative_error * of_forward + backward.relative_error * of_backward
+    return missed / (of_forward + of_backward)
 
 
 def _trained(layer_graph: LayerGraph, layer: Layer) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgeswarm.model.layer_graph import Layer, LayerGraph
-from edgeswarm.model.values import BYTES_PER_ELEMENT
+from edgeswarm.model.values import BYTES_PER_ELEMENT, LiveValue
 from edgeswarm.profile import LayerCosts, ModelCosts
 from edgeswarm.wire.frames import NARROWINGS
 
@@ -14,6 +14,7 @@ from edgeswarm.wire.frames import NARROWINGS
 # OPEN_LINKS_BYTES, not measured by itself.
 HEAP_SLACK = 1.05
 ADAM_FACTOR = 1.5  # bytes of state per byte of parameters, from which on it is an optimizer like Adam
+NARROW = "bfloat16"  # float16 has as many bytes
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,12 @@ def model_costs(
     memory that gradients and the optimizer's step take for a moment.
     """
 
-    def travelling(size_bytes: int, dtype: str) -> int:
-        if wire_dtype is None or (dtype, wire_dtype) not in NARROWINGS:
-            return size_bytes
-        return size_bytes * BYTES_PER_ELEMENT[wire_dtype] // BYTES_PER_ELEMENT[dtype]
-
     def gradient_bytes(layer: Layer) -> int:
         specs = (layer_graph.tensors[name] for name in layer.parameters)
-        return sum(travelling(spec.bytes, spec.dtype) for spec in specs if spec.trainable)
+        return sum(_travelling(spec.bytes, spec.dtype, wire_dtype) for spec in specs if spec.trainable)
+
+    def cut_bytes(values: Sequence[LiveValue], wire_dtype: str | None) -> int:
+        return sum(_travelling(value.bytes_per_sample, value.dtype, wire_dtype) for value in values)
 
     def workspace_bytes(layer: Layer) -> int:
         """A gradient is there twice until it is added up; Adam's step makes two more of its size, others one."""
@@ -74,7 +73,7 @@ def model_costs(
             LayerCosts(
                 name=layer.name,
                 param_bytes=layer.param_bytes,
-                output_bytes=sum(travelling(value.bytes_per_sample, value.dtype) for value in cut_after),
+                output_bytes=cut_bytes(cut_after, wire_dtype),
                 saved_bytes=layer.saved_bytes
                 if optimizer_state_factor is None
                 else round(HEAP_SLACK * layer.saved_bytes),
@@ -84,7 +83,14 @@ def model_costs(
                 gradient_bytes=gradient_bytes(layer),
                 transient_bytes=transient_bytes[layer.index] if transient_bytes else 0,
                 workspace_bytes=workspace_bytes(layer),
+                narrow_output_bytes=cut_bytes(cut_after, NARROW) if wire_dtype in (None, "float32") else None,
             )
             for layer, cut_after in zip(layer_graph.layers, layer_graph.cuts[1:], strict=True)
         ),
     )
+
+
+def _travelling(size_bytes: int, dtype: str, wire_dtype: str | None) -> int:
+    if wire_dtype is None or (dtype, wire_dtype) not in NARROWINGS:
+        return size_bytes
+    return size_bytes * BYTES_PER_ELEMENT[wire_dtype] // BYTES_PER_ELEMENT[dtype]

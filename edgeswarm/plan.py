@@ -82,6 +82,7 @@ class Prediction:
 
     round_seconds: one mini-batch, up to the optimizer step. samples_per_second: mini-batch size over round_seconds.
     memory_bytes: peak by device. stages: in order. dominant: what limits the round, in words.
+    relative_error: by which part the round's seconds may be off, one standard error; None where that is not known.
     """
 
     round_seconds: float
@@ -89,6 +90,7 @@ class Prediction:
     memory_bytes: Mapping[str, int]
     stages: tuple[StagePrediction, ...]
     dominant: str = ""
+    relative_error: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory_bytes", dict(self.memory_bytes))
@@ -365,6 +367,7 @@ def _prediction_to_json(predicted: Prediction) -> dict[str, Any]:
             for stage in predicted.stages
         ],
         "dominant": predicted.dominant,
+        **({} if predicted.relative_error is None else {"relative_error": predicted.relative_error}),
     }
 
 
@@ -384,4 +387,5 @@ def _prediction_from_json(fields: Fields) -> Prediction:
             for entry in fields.sections("stages")
         ),
         dominant=fields.text("dominant", default=""),
+        relative_error=fields.optional_number("relative_error", minimum=0),
     )

@@ -34,6 +34,7 @@ class LayerCosts:
 
     output_bytes: all that crosses the cut after this layer, as it travels. saved_bytes: held from forward to backward.
     gradient_bytes: what an all-reduce of its gradients is about, as it travels; None for as many as the parameters have.
+    narrow_output_bytes: output_bytes if float32 travelled in two bytes; None where that is unknown, or done already.
     flops_*: None where unknown. least_batch: the fewest samples that the layer can take at once.
     transient_bytes: held while the layer computes, beside saved_bytes. workspace_bytes: likewise, whatever the batch.
     """
@@ -48,10 +49,12 @@ class LayerCosts:
     gradient_bytes: int | None = None
     transient_bytes: int = 0
     workspace_bytes: int = 0
+    narrow_output_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for what in (
-            "param_bytes", "output_bytes", "saved_bytes", "gradient_bytes", "transient_bytes", "workspace_bytes"
+            "param_bytes", "output_bytes", "saved_bytes", "gradient_bytes", "transient_bytes", "workspace_bytes",
+            "narrow_output_bytes",
         ):  # fmt: skip
             if (getattr(self, what) or 0) < 0:
                 raise ValueError(f"layer {self.name}: {what} is below 0")
@@ -135,6 +138,8 @@ class DeviceProfile:
 
     batch_sizes: rising, in samples. forward_seconds[i][l], backward_seconds[i][l]: layer l at batch_sizes[i].
     update_seconds[l]: the optimizer's step over layer l's parameters, once a round; empty where it takes no time.
+    layer_errors[l]: by which part layer l's seconds may be off, one standard error; empty where unknown. sums_error: by
+    which part sums over layers are off from stages, root mean square, whatever the layers.
     """
 
     batch_sizes: tuple[int, ...]
@@ -142,7 +147,12 @@ class DeviceProfile:
     backward_seconds: tuple[tuple[float, ...], ...]
     update_seconds: tuple[float, ...] = ()
     overheads: Overheads = Overheads()
-    _before: dict[int, tuple[FloatArray, FloatArray]] = field(default_factory=dict, repr=False, compare=False)
+    layer_errors: tuple[float, ...] = ()
+    sums_error: float = 0.0
+    # Not of the constructor: a `replace` with other seconds must not get what these ones added up to.
+    _before: dict[int, tuple[FloatArray, FloatArray]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_sizes", tuple(self.batch_sizes))
@@ -159,11 +169,15 @@ class DeviceProfile:
                 raise ValueError(f"the rows of {what} differ in length")
             if any(not value >= 0 for row in rows for value in row):
                 raise ValueError(f"{what} has an entry below 0")
-        object.__setattr__(self, "update_seconds", tuple(self.update_seconds))
-        if self.update_seconds and len(self.update_seconds) != self.layer_count:
-            raise ValueError(f"update_seconds has {len(self.update_seconds)} entries for {self.layer_count} layers")
-        if any(not value >= 0 for value in self.update_seconds):
-            raise ValueError("update_seconds has an entry below 0")
+        for what in ("update_seconds", "layer_errors"):
+            values = tuple(getattr(self, what))
+            object.__setattr__(self, what, values)
+            if values and len(values) != self.layer_count:
+                raise ValueError(f"{what} has {len(values)} entries for {self.layer_count} layers")
+            if any(not value >= 0 for value in values):
+                raise ValueError(f"{what} has an entry below 0")
+        if not self.sums_error >= 0:
+            raise ValueError("sums_error is below 0")
 
     @property
     def layer_count(self) -> int:

@@ -38,8 +38,9 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                     "flops_forward": layer.flops_forward,
                     "flops_backward": layer.flops_backward,
                     "least_batch": layer.least_batch,
-                    **({} if layer.gradient_bytes is None else {"gradient_bytes": layer.gradient_bytes}),
+                    **_where_known(gradient_bytes=layer.gradient_bytes),
                     **_where_any(transient_bytes=layer.transient_bytes, workspace_bytes=layer.workspace_bytes),
+                    **_where_known(narrow_output_bytes=layer.narrow_output_bytes),
                 }
                 for layer in instance.model.layers
             ],
@@ -103,6 +104,8 @@ def profile_to_json(profile: DeviceProfile) -> dict[str, object]:
         "backward_seconds": [list(row) for row in profile.backward_seconds],
         **({"update_seconds": list(profile.update_seconds)} if profile.update_seconds else {}),
         **({} if profile.overheads == Overheads() else {"overheads": asdict(profile.overheads)}),
+        **({"layer_errors": list(profile.layer_errors)} if profile.layer_errors else {}),
+        **({"sums_error": profile.sums_error} if profile.sums_error else {}),
     }
 
 
@@ -118,6 +121,8 @@ def profile_from_json(fields: Fields) -> DeviceProfile:
             backward_seconds=fields.number_lists("backward_seconds", minimum=0),
             update_seconds=fields.numbers("update_seconds", minimum=0) if "update_seconds" in fields.values else (),
             overheads=_overheads_from_json(fields.optional_section("overheads")),
+            layer_errors=fields.numbers("layer_errors", minimum=0) if "layer_errors" in fields.values else (),
+            sums_error=fields.number("sums_error", minimum=0, default=0.0),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None
@@ -175,6 +180,7 @@ def _model_from_json(fields: Fields) -> ModelCosts:
                 gradient_bytes=entry.optional_integer("gradient_bytes", minimum=0),
                 transient_bytes=entry.integer("transient_bytes", minimum=0, default=0),
                 workspace_bytes=entry.integer("workspace_bytes", minimum=0, default=0),
+                narrow_output_bytes=entry.optional_integer("narrow_output_bytes", minimum=0),
             )
             for entry in fields.sections("layers")
         ),
@@ -206,6 +212,10 @@ def _training_from_json(fields: Fields) -> TrainingSettings:
 def _where_any(**numbers: int) -> dict[str, object]:
     """Those that are not 0, which is what is read where there is none."""
     return {name: number for name, number in numbers.items() if number}
+
+
+def _where_known(**numbers: int | None) -> dict[str, object]:
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def _bandwidth_to_json(network: Network) -> object:

@@ -77,9 +77,10 @@ def plan(
         check_changes(change)
     if instance_path is not None:
         from ..planner.planners import make_plan
+        from ..planner.prediction_error import with_relative_error
 
         instance = read_instance(instance_path)
-        made = make_plan(instance, planner, micro_batch=micro_batch)
+        made = with_relative_error(instance, make_plan(instance, planner, micro_batch=micro_batch))
     else:
         assert job is not None
         made, instance = plan_job(

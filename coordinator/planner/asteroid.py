@@ -23,15 +23,18 @@ back over K. Such a pipeline is looked for only where none with K_p fits memory.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
+from .allocation import BoolArray
 from .stage_tables import StageCosts, StageTables
 
 KEPT_PER_STATE = 4
+# Where a pipeline can follow behind most cuts, groups that look alike share their costs rather than leave some out each.
+FEW_ENDS = 0.75
 
 
 @dataclass(frozen=True)
@@ -55,16 +58,37 @@ class FoundPipeline:
 
 @dataclass(frozen=True)
 class _Head:
-    """A group as head stage: its costs, its first device in the order, rows of layers that count, K."""
+    """A group as head stage: its costs, its first device in the order, how many are behind it, K."""
 
     costs: StageCosts
     first_device: int
-    rows: int
+    tail_devices: int
     in_flight: int
 
-    @property
-    def seconds(self) -> FloatArray:
-        return self.costs.seconds[: self.rows]
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Pipelines of a head stage and a kept tail: arrays [C], by rising first layer of the head.
+
+    head: which of the heads; run: which of its stages. tail_kept: which of the tail's. The other names are those of _State.
+    """
+
+    first: IntArray
+    execution: FloatArray
+    extra: FloatArray
+    to_end: FloatArray
+    head: IntArray
+    run: IntArray
+    tail_kept: IntArray
+
+    def take(self, rows: IntArray | BoolArray) -> _Candidates:
+        return _Candidates(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    @classmethod
+    def together(cls, parts: list[_Candidates]) -> _Candidates:
+        """Those of equal first layers stay in the order of the parts."""
+        joined = cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
+        return joined.take(np.argsort(joined.first, kind="stable"))
 
 
 @dataclass(frozen=True)
@@ -161,151 +185,114 @@ class _Program:
     def _last_stage(self, devices: int) -> _State:
         """One stage that holds all the layers from i on."""
         tables = self.tables
-        count = tables.layer_count
-        costs = tables.costs(tables.device_count - devices, tables.device_count, 1)
-        execution = np.full((1, count + 1), np.inf)
-        execution[0, :count] = tables.micro_batches * costs.seconds[:, count]
-        extra = np.full((1, count + 1), np.inf)
-        extra[0, :count] = np.where(np.isfinite(execution[0, :count]), costs.all_reduce_seconds[:, count], np.inf)
-        to_end = np.full((1, count + 1), np.inf)
-        to_end[0, :count] = costs.seconds[:, count]
-        none = np.zeros((1, count + 1), dtype=np.int64)
-        cut = np.full((1, count + 1), count, dtype=np.int64)
-        start, end = self._intervals(
-            none, cut, {0: _Head(costs, tables.device_count - devices, count, tables.in_flight(1))}
+        first_device = tables.device_count - devices
+        costs = tables.costs(first_device, tables.device_count, 1)
+        run = np.arange(len(costs.first))
+        none = np.zeros_like(run)
+        alone = _Candidates(
+            costs.first,
+            execution=tables.micro_batches * costs.seconds,
+            extra=costs.all_reduce_seconds,
+            to_end=costs.seconds,
+            head=none,
+            run=run,
+            tail_kept=none,
         )
-        return _State(execution, extra, to_end, none, none, cut, start, end)
+        return self._filled(alone, [run], [_Head(costs, first_device, 0, tables.in_flight(1))])
 
     def _prepend(self, devices: int, stages: int) -> _State:
         """A head stage of some devices before every shorter pipeline of the rest; the best few for each layer."""
         tables = self.tables
         first_device = tables.device_count - devices
-        # The first group of all starts at layer 0: no other row is ever asked for.
-        rows = 1 if first_device == 0 else tables.layer_count
-        executions, extras, ways, origins = [], [], [], []
-        heads: dict[int, _Head] = {}
+        heads: list[_Head] = []
+        found: list[_Candidates] = []
         least_tail = stages - 1 if self.replicate else devices - 1
         for tail_devices in range(least_tail, devices):
-            costs = tables.costs(first_device, tables.device_count - tail_devices, stages)
-            head = heads[tail_devices] = _Head(costs, first_device, rows, tables.in_flight(stages))
             tail = self.state(tail_devices, stages - 1)
-            for kept in range(len(tail.execution)):
-                execution, extra, to_end = self._joined(head, tail, kept)
-                ways.append(to_end)
-                executions.append(execution)
-                extras.append(extra)
-                origins.append((tail_devices, kept))
-        execution = np.concatenate(executions, axis=1)
-        extra = np.concatenate(extras, axis=1)
-        execution[execution + extra > self.slowest_round] = np.inf
-        return self._keep(execution, extra, np.concatenate(ways, axis=1), np.array(origins, dtype=np.int64), heads)
+            # What is kept second is worse than the first: where that is none, there is nothing.
+            ends = np.isfinite(tail.execution[0])
+            if not ends.any():
+                continue
+            few = ends if ends.sum() < FEW_ENDS * len(ends) else None
+            costs = tables.costs(first_device, tables.device_count - tail_devices, stages, ends=few)
+            head = _Head(costs, first_device, tail_devices, tables.in_flight(stages))
+            found += [self._joined(head, len(heads), tail, kept) for kept in range(len(tail.execution))]
+            heads.append(head)
+        if not any(len(part.first) for part in found):
+            return self._filled(None, [], heads)
+        candidates = _Candidates.together(found)
+        return self._filled(candidates, _best_few(candidates, self.kept), heads)
 
-    def _joined(self, head: _Head, tail: _State, kept: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """V', R' and the way to the end of every head [i, j) before a kept tail of each j: [rows, layer_count + 1]."""
+    def _joined(self, head: _Head, number: int, tail: _State, kept: int) -> _Candidates:
+        """V', R' and the way to the end of every head [i, j) before a kept tail of each j, within `slowest_round`."""
         rounds = self.tables.micro_batches
-        seconds = head.seconds
-        forward_link, backward_link = self._link(head, tail, kept)
+        costs = head.costs
+        run = np.flatnonzero(np.isfinite(tail.execution[kept, costs.end]))
+        cut, seconds = costs.end[run], costs.seconds[run]
+        forward_link, backward_link = self._link(head, tail, kept, run)
         link = forward_link + backward_link
-        to_end = seconds + link + tail.to_end[kept]
+        to_end = seconds + link + tail.to_end[kept, cut]
         period = seconds if self.tables.most_in_flight is None else np.maximum(seconds, to_end / head.in_flight)
         execution = np.maximum(
-            np.maximum(rounds * period, seconds + rounds * link), seconds + link + tail.execution[kept]
+            np.maximum(rounds * period, seconds + rounds * link), seconds + link + tail.execution[kept, cut]
         )
-        backward = head.costs.backward_seconds[: head.rows]
-        with np.errstate(invalid="ignore"):  # infinity less infinity, where there is no pipeline anyway
-            behind = tail.extra[kept] - backward - backward_link
-        extra = np.maximum(head.costs.all_reduce_seconds[: head.rows], behind)
-        return execution, np.where(np.isfinite(execution), extra, np.inf), to_end
+        behind = tail.extra[kept, cut] - costs.backward_seconds[run] - backward_link
+        extra = np.maximum(costs.all_reduce_seconds[run], behind)
+        which = np.full(len(run), number, dtype=np.int64)
+        found = _Candidates(costs.first[run], execution, extra, to_end, which, run, np.full_like(run, kept))
+        quick: BoolArray = execution + extra <= self.slowest_round
+        return found if quick.all() else found.take(quick)
 
-    def _link(self, head: _Head, tail: _State, kept: int) -> tuple[FloatArray, FloatArray]:
-        """Seconds of a micro-batch over the cut j, forward and backward: [.., layer_count + 1]."""
+    def _link(self, head: _Head, tail: _State, kept: int, run: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Seconds of a micro-batch over the cut behind these stages of a head, forward and backward: [runs]."""
         tables = self.tables
-        sent = tables.instance.model.cut_bytes.astype(np.float64) * tables.micro_batch
+        cut = head.costs.end[run]
+        sent = tables.instance.model.cut_bytes[cut].astype(np.float64) * tables.micro_batch
         latency = tables.instance.network.latency_seconds
         if tables.uniform_bandwidth is not None:
             seconds = sent / tables.uniform_bandwidth + latency
             return seconds, seconds
-        row = head.costs.row[: head.rows]
-        forward = np.full(row.shape, np.inf)
-        backward = np.full(row.shape, np.inf)
-        group = head.costs.shares.shape[1]
-        if not len(head.costs.shares):
-            return forward, backward
-        ends = np.cumsum(head.costs.shares, axis=1)
-        starts = ends - head.costs.shares
-        for sender in range(group):
-            for receiver in range(head.first_device + group, tables.device_count):
-                start = np.maximum(starts[row, sender], tail.start[kept, :, receiver])
-                overlap = start < np.minimum(ends[row, sender], tail.end[kept, :, receiver])
+        forward = np.full(len(run), np.inf)
+        backward = np.full(len(run), np.inf)
+        shares = head.costs.shares[run]
+        ends = np.cumsum(shares, axis=1)
+        starts = ends - shares
+        for sender in range(shares.shape[1]):
+            for receiver in range(head.first_device + shares.shape[1], tables.device_count):
+                start = np.maximum(starts[:, sender], tail.start[kept, cut, receiver])
+                overlap = start < np.minimum(ends[:, sender], tail.end[kept, cut, receiver])
                 there = tables.bandwidth[head.first_device + sender, receiver]
                 back = tables.bandwidth[receiver, head.first_device + sender]
                 forward = np.where(overlap, np.minimum(forward, there), forward)
                 backward = np.where(overlap, np.minimum(backward, back), backward)
         return sent / forward + latency, sent / backward + latency
 
-    def _keep(
-        self,
-        execution: FloatArray,
-        extra: FloatArray,
-        to_end: FloatArray,
-        origins: IntArray,
-        heads: dict[int, _Head],
-    ) -> _State:
-        """From candidates [rows, origins * (layer_count + 1)] the best few of each row, by falling R and rising V."""
-        count = self.tables.layer_count
-        rows = len(execution)
-        every = np.arange(rows)
-        below = np.full(rows, np.inf)
-        chosen: list[IntArray] = []
-        open_execution = execution
-        for level in range(self.kept):
-            # The last place goes to the best sum of what is left, so that the paper's own choice is never lost.
-            score = open_execution + extra if level == self.kept - 1 else open_execution
-            best = score.min(axis=1, keepdims=True)
-            picked = np.argmin(np.where(score <= best * (1 + 1e-12), extra, np.inf), axis=1)
-            if level and not np.any(np.isfinite(best)):
-                break
-            chosen.append(picked)
-            below = np.minimum(below, extra[every, picked])
-            open_execution = np.where(extra < below[:, np.newaxis] * (1 - 1e-12), open_execution, np.inf)
-        picks = np.array(chosen)
-        shape = (len(picks), count + 1)
-        values = np.full(shape, np.inf)
-        extras = np.full(shape, np.inf)
-        values[:, :rows] = execution[every, picks]
-        # A row with fewer than the others ends with a repetition of nothing: mark what was picked twice as absent.
-        for level in range(1, len(picks)):
-            repeated = ~(extra[every, picks[level]] < extra[every, picks[level - 1]])
-            values[level, :rows][repeated] = np.inf
-        extras[:, :rows] = np.where(np.isfinite(values[:, :rows]), extra[every, picks], np.inf)
-        ways = np.full(shape, np.inf)
-        ways[:, :rows] = to_end[every, picks]
-        origin = origins[picks // (count + 1)]
+    def _filled(self, candidates: _Candidates | None, picks: list[IntArray], heads: list[_Head]) -> _State:
+        """The state of the candidates that were picked, by level: at most one of each first layer."""
+        shape = (max(1, len(picks)), self.tables.layer_count + 1)
+        execution, extra, to_end = (np.full(shape, np.inf) for _ in range(3))
         tail_devices, tail_kept, cut = (np.zeros(shape, dtype=np.int64) for _ in range(3))
-        tail_devices[:, :rows] = origin[:, :, 0]
-        tail_kept[:, :rows] = origin[:, :, 1]
-        cut[:, :rows] = picks % (count + 1)
-        start, end = self._intervals(tail_devices, cut, heads)
-        return _State(values, extras, ways, tail_devices, tail_kept, cut, start, end)
-
-    def _intervals(self, tail_devices: IntArray, cut: IntArray, heads: dict[int, _Head]) -> tuple[IntArray, IntArray]:
-        """Sample intervals of the head's replicas, by device of the order; empty arrays where links are all alike."""
-        if self.tables.uniform_bandwidth is not None:
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        start = np.zeros((*cut.shape, self.tables.device_count), dtype=np.int64)
-        end = np.zeros_like(start)
-        count = self.tables.layer_count
-        for tail, head in heads.items():
-            costs, first_device = head.costs, head.first_device
-            for kept in range(len(cut)):
-                layers = np.flatnonzero(tail_devices[kept, :count] == tail)
-                row = costs.row[layers, cut[kept, layers]]
-                layers, row = layers[row >= 0], row[row >= 0]
-                ends = np.cumsum(costs.shares[row], axis=1)
-                group = slice(first_device, first_device + costs.shares.shape[1])
-                end[kept, layers, group] = ends
-                start[kept, layers, group] = ends - costs.shares[row]
-        return start, end
+        links_differ = self.tables.uniform_bandwidth is None
+        start, end = np.zeros((2, *shape, self.tables.device_count if links_differ else 0), dtype=np.int64)
+        for level, rows in enumerate(picks):
+            assert candidates is not None
+            picked = candidates.take(rows)
+            execution[level, picked.first] = picked.execution
+            extra[level, picked.first] = picked.extra
+            to_end[level, picked.first] = picked.to_end
+            tail_kept[level, picked.first] = picked.tail_kept
+            for number, head in enumerate(heads):
+                of_head = picked.head == number
+                first, run = picked.first[of_head], picked.run[of_head]
+                tail_devices[level, first] = head.tail_devices
+                cut[level, first] = head.costs.end[run]
+                if links_differ:
+                    shares = head.costs.shares[run]
+                    ends = np.cumsum(shares, axis=1)
+                    group = slice(head.first_device, head.first_device + shares.shape[1])
+                    end[level, first, group] = ends
+                    start[level, first, group] = ends - shares
+        return _State(execution, extra, to_end, tail_devices, tail_kept, cut, start, end)
 
     def _stages(self, stages: int, kept: int) -> tuple[FoundStage, ...]:
         """Walk back from the first layer through what each state kept."""
@@ -324,3 +311,31 @@ class _Program:
             kept = int(state.tail_kept[kept, first_layer])
             first_layer, devices = cut, tail_devices
         return tuple(found)
+
+
+def _best_few(candidates: _Candidates, most: int) -> list[IntArray]:
+    """Of each first layer the best few candidates, by falling R and rising V: which ones, level by level."""
+    starts = np.flatnonzero(np.diff(candidates.first, prepend=-1))
+    layer = (
+        np.cumsum(np.diff(candidates.first, prepend=-1) > 0) - 1
+    )  # of each candidate, which of the starts is its own
+    extra = candidates.extra
+    left = candidates.execution
+    below = np.full(len(starts), np.inf)
+    chosen: list[IntArray] = []
+    for level in range(most):
+        # The last place goes to the best sum of what is left, so that the paper's own choice is never lost.
+        score = left + extra if level == most - 1 else left
+        best = np.minimum.reduceat(score, starts)
+        among = np.where(score <= best[layer] * (1 + 1e-12), extra, np.inf)
+        least = np.minimum.reduceat(among, starts)
+        ties = np.flatnonzero(among == least[layer])
+        picked = ties[np.flatnonzero(np.diff(layer[ties], prepend=-1))]
+        # Where nothing is left, what was picked before comes again, or what is no better.
+        new = np.isfinite(best) & (extra[picked] < below)
+        if not new.any():
+            break
+        chosen.append(picked[new])
+        below = np.minimum(below, extra[picked])
+        left = np.where(extra < below[layer] * (1 - 1e-12), left, np.inf)
+    return chosen

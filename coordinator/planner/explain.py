@@ -11,7 +11,7 @@ from edgeswarm.plan import Plan, Prediction, Stage
 from edgeswarm.profile import PlanningInstance
 
 from .prediction import predict
-from .units import readable_bytes, readable_seconds
+from .units import readable_bytes, readable_error, readable_seconds
 
 HEADINGS = ("stage", "layers", "device", "samples", "memory", "compute per micro-batch")
 
@@ -47,7 +47,8 @@ class DeviceRow:
 
 @dataclass(frozen=True)
 class Explanation:
-    """headline: the plan in one sentence. rows: the devices, stage by stage. expectation: the round and what limits it.
+    """headline: the plan in one sentence. rows: the devices, stage by stage. expectation: the round, how sure that is
+    where the plan's prediction says so, and what limits it.
 
     stages: one sentence for each stage. notes: idle devices.
     """
@@ -83,11 +84,7 @@ def explain(plan: Plan, instance: PlanningInstance) -> Explanation:
             for device in stage.devices
         ),
         stages=tuple(_stage_sentence(plan, predicted, index) for index in range(len(plan.stages))),
-        expectation=(
-            f"Expected: {readable_seconds(predicted.round_seconds)} a round, "
-            f"{predicted.samples_per_second:.1f} samples/s.",
-            f"What limits the round: {predicted.dominant or 'not known'}.",
-        ),
+        expectation=_expectation(predicted),
         notes=_notes(plan),
     )
 
@@ -138,6 +135,17 @@ def _stage_sentence(plan: Plan, predicted: Prediction, index: int) -> str:
     if costs.all_reduce_seconds > 0:
         sentence += f"; the all-reduce takes {readable_seconds(costs.all_reduce_seconds)} a round"
     return sentence + "."
+
+
+def _expectation(predicted: Prediction) -> tuple[str, ...]:
+    limits = f"What limits the round: {predicted.dominant or 'not known'}."
+    speed = f"{predicted.samples_per_second:.1f} samples/s"
+    seconds = f"Expected: {readable_seconds(predicted.round_seconds)} a round"
+    if predicted.relative_error is None:
+        return f"{seconds}, {speed}.", limits
+    part = readable_error(predicted.relative_error)
+    how = f"{part}: by the scatter of measured compute times alone, one standard error; what the network takes is as measured."
+    return f"{seconds} ({part}), {speed}.", how, limits
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:

@@ -10,7 +10,11 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import DeviceDescription, FloatArray, PlanningInstance
 
 from .cost_model import held_bytes, in_flight_limit
+from .passing_memory import passing_table
 from .units import readable_bytes
+
+# A narrower wire is worth a word where it saves this part of what is lacking.
+WORTH_NARROWING = 0.01
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,22 @@ def _remedies(
     if state > 0:
         saved = instance.model.param_bytes(worst.first_layer, worst.end_layer) * state
         remedies.append(f"an optimizer without state (plain SGD saves {readable_bytes(saved)} there)")
+    narrowed = _saved_by_a_narrow_wire(instance, worst)
+    if narrowed > WORTH_NARROWING * worst.lacking_bytes:
+        remedies.append(
+            f'wire_dtype="bfloat16" or "float16" in the job (narrower frames save {readable_bytes(narrowed)} there)'
+        )
     return remedies
+
+
+def _saved_by_a_narrow_wire(instance: PlanningInstance, shortage: Shortage) -> int:
+    """Bytes of the frames that the device holds at its cuts; the model's own input and output don't travel as frames."""
+    layers = instance.model.layers
+    saved = 0
+    for cut in (shortage.first_layer, shortage.end_layer):
+        if 0 < cut < len(layers) and (narrow := layers[cut - 1].narrow_output_bytes) is not None:
+            saved += layers[cut - 1].output_bytes - narrow
+    return instance.training.frames_held * shortage.samples * saved
 
 
 def _lack(shortage: Shortage) -> int:
@@ -127,19 +146,21 @@ def _shortage(
 
 
 def _cuts_with_least_lack(instance: PlanningInstance, order: list[int], samples: int, limits: list[int]) -> list[int]:
-    """Cut points [stages + 1] for which the device that lacks most lacks least."""
+    """Cut points [stages + 1] for which the device that lacks most lacks least, by what `held_bytes` counts."""
     model = instance.model
     count = model.layer_count
     state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
     weights = model.param_bytes_before * state
     saved = model.saved_bytes_before.astype(np.float64) * samples
+    fixed, per_sample = passing_table(instance)
+    passing = fixed + per_sample * samples
     upper = np.triu(np.ones((count + 1, count + 1), dtype=bool), k=1)
     worst: FloatArray = np.where(np.arange(count + 1) == 0, -np.inf, np.inf)
     froms = []
     for place, in_flight in zip(order, limits, strict=True):
         before = weights + saved * in_flight
         device = instance.devices[place]
-        lack = before[np.newaxis, :] - before[:, np.newaxis] + device.base_bytes - device.memory_bytes
+        lack = before[np.newaxis, :] - before[:, np.newaxis] + passing + device.base_bytes - device.memory_bytes
         lack = np.where(upper, np.maximum(lack, worst[:, np.newaxis]), np.inf)
         froms.append(np.argmin(lack, axis=0))
         worst = lack.min(axis=0)

@@ -1,41 +1,60 @@
 """The cost of every possible stage: each run of layers on each group of devices, its samples shared by Algorithm 1.
 
 Asteroid's dynamic program asks for the same stages over and over; here all runs of layers of one group are worked out
-in one vectorised call, and groups that look alike (the same classes and memory in the same order) share the result.
+in one vectorised call, and groups that look alike (the same classes and memory in the same order) share the result. Only
+the runs that a group can hold are kept, and only those looked at behind which a pipeline can follow.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
-from .allocation import Group, StageTimes, share_samples
+from .allocation import BoolArray, Group, StageTimes, share_samples
 from .cost_model import in_flight_limit
 from .passing_memory import passing_lines
 
 
 @dataclass(frozen=True)
 class StageCosts:
-    """One group's costs as a stage over layers [i, j), arrays [layer_count, layer_count + 1].
+    """One group's costs as a stage over layers [first[r], end[r]): arrays [R] of the stages that it can hold, in order.
 
-    seconds: forward and backward of one micro-batch, infinite where the group cannot hold the stage; backward_seconds
-    and all_reduce_seconds are 0 there. row[i, j]: where `shares` [rows, G] has the stage's shares, -1 for none.
+    seconds: forward and backward of one micro-batch. shares: [R, G] samples by device.
     """
 
+    layer_count: int
+    first: IntArray
+    end: IntArray
     seconds: FloatArray
     backward_seconds: FloatArray
     all_reduce_seconds: FloatArray
-    row: IntArray
     shares: IntArray
 
+    def seconds_of(self, first_layer: int, end_layer: int) -> float:
+        """Of one stage; infinite where the group cannot hold it."""
+        row = self._row(first_layer, end_layer)
+        return math.inf if row is None else float(self.seconds[row])
+
     def shares_of(self, first_layer: int, end_layer: int) -> tuple[int, ...]:
-        row = int(self.row[first_layer, end_layer])
-        assert row >= 0, "asked for the shares of a stage that the group cannot hold"
+        row = self._row(first_layer, end_layer)
+        assert row is not None, "asked for the shares of a stage that the group cannot hold"
         return tuple(int(share) for share in self.shares[row])
+
+    def _row(self, first_layer: int, end_layer: int) -> int | None:
+        wanted = first_layer * (self.layer_count + 1) + end_layer
+        row = int(np.searchsorted(self._keys, wanted))
+        return row if row < len(self._keys) and self._keys[row] == wanted else None
+
+    @cached_property
+    def _keys(self) -> IntArray:
+        """[R], rising."""
+        keys: IntArray = self.first * (self.layer_count + 1) + self.end
+        return keys
 
 
 @dataclass(frozen=True)
@@ -80,8 +99,8 @@ class StageTables:
         self._times = StageTimes.of([instance.profiles[kind] for kind in classes], micro_batch)
         self._seconds = self._times.forward + self._times.backward
         self._least = _least_batch(instance)
+        self._every = np.ones(self.layer_count + 1, dtype=np.bool_)
         self._shared: dict[tuple[object, ...], _Shared] = {}
-        self._costs: dict[tuple[int, int, int], StageCosts] = {}
 
     @property
     def layer_count(self) -> int:
@@ -95,39 +114,35 @@ class StageTables:
         """K of the stage that many from the end."""
         return in_flight_limit(stages_to_end=stages_to_end, micro_batches=self.micro_batches, most=self.most_in_flight)
 
-    def costs(self, first_device: int, end_device: int, stages_to_end: int) -> StageCosts:
+    def costs(
+        self, first_device: int, end_device: int, stages_to_end: int, *, ends: BoolArray | None = None
+    ) -> StageCosts:
         """Costs of the group of devices [first_device, end_device) of the order, as the stage that many from the end.
 
-        Only of the runs of layers that it can have: the first group's start at 0, the last stage's end at the end.
+        Only of the runs of layers that it can have: the first group's start at 0, the last stage's end at the end, and
+        all of them where `ends` [layer_count + 1] is true.
         """
-        key = (first_device, end_device, stages_to_end)
-        if key not in self._costs:
-            self._costs[key] = self._work_out(first_device, end_device, stages_to_end)
-        return self._costs[key]
-
-    def _work_out(self, first_device: int, end_device: int, stages_to_end: int) -> StageCosts:
         in_flight = self.in_flight(stages_to_end)
         head, tail = first_device == 0, stages_to_end == 1
         devices = slice(first_device, end_device)
-        key = (tuple(self._kinds[devices]), tuple(self._budgets[devices]), in_flight, head, tail)
+        wanted = self._every if ends is None else ends
+        key = (tuple(self._kinds[devices]), tuple(self._budgets[devices]), in_flight, head, tail, wanted.tobytes())
         if key not in self._shared:
-            self._shared[key] = self._share(devices, in_flight, head=head, tail=tail)
+            self._shared[key] = self._share(devices, in_flight, head=head, tail=tail, ends=wanted)
         shared = self._shared[key]
-        shape = (self.layer_count, self.layer_count + 1)
-        place = (shared.first, shared.end)
-        row = np.full(shape, -1, dtype=np.int64)
-        row[place] = np.arange(len(shared.first))
         return StageCosts(
-            seconds=_spread(shape, place, shared.forward + shared.backward, math.inf),
-            backward_seconds=_spread(shape, place, shared.backward, 0.0),
-            all_reduce_seconds=_spread(shape, place, self._all_reduce(shared, devices), 0.0),
-            row=row,
+            self.layer_count,
+            shared.first,
+            shared.end,
+            seconds=shared.forward + shared.backward,
+            backward_seconds=shared.backward,
+            all_reduce_seconds=self._all_reduce(shared, devices),
             shares=shared.shares,
         )
 
-    def _share(self, devices: slice, in_flight: int, *, head: bool, tail: bool) -> _Shared:
+    def _share(self, devices: slice, in_flight: int, *, head: bool, tail: bool, ends: BoolArray) -> _Shared:
         kinds = self._kinds[devices]
-        first, end = self._layer_runs(kinds, head=head, tail=tail)
+        first, end = self._layer_runs(kinds, head=head, tail=tail, wanted=ends)
         model = self.instance.model
         state = 2.0 + self.instance.training.optimizer_state_bytes_per_parameter_byte
         weights = (model.param_bytes_before[end] - model.param_bytes_before[first]) * state
@@ -152,11 +167,11 @@ class StageTables:
             backward=_slowest(self._times.backward, kinds, shares, first, end),
         )
 
-    def _layer_runs(self, kinds: IntArray, *, head: bool, tail: bool) -> tuple[IntArray, IntArray]:
-        """The runs of layers [first, end) worth a look: all, those from layer 0, or those to the last layer."""
+    def _layer_runs(self, kinds: IntArray, *, head: bool, tail: bool, wanted: BoolArray) -> tuple[IntArray, IntArray]:
+        """The runs of layers [first, end) worth a look: those that end where wanted, from layer 0, or to the last layer."""
         count = self.layer_count
         first = np.zeros(1, dtype=np.int64) if head else np.arange(count)
-        end = np.full(1, count, dtype=np.int64) if tail else np.arange(1, count + 1)
+        end = np.full(1, count, dtype=np.int64) if tail else np.flatnonzero(wanted)
         firsts, ends = (grid.ravel() for grid in np.meshgrid(first, end, indexing="ij"))
         # One replica at least takes micro_batch/G samples or more: what that costs bounds the stage from below.
         part = -(-self.micro_batch // len(kinds))
@@ -188,14 +203,6 @@ def _slowest(table: FloatArray, kinds: IntArray, shares: IntArray, first: IntArr
     kind = kinds[np.newaxis, :]
     seconds = table[kind, shares, end[:, np.newaxis]] - table[kind, shares, first[:, np.newaxis]]
     return np.asarray(seconds.max(axis=1), dtype=np.float64)
-
-
-def _spread(
-    shape: tuple[int, int], place: tuple[IntArray, IntArray], values: FloatArray, elsewhere: float
-) -> FloatArray:
-    array = np.full(shape, elsewhere)
-    array[place] = values
-    return array
 
 
 def _least_batch(instance: PlanningInstance) -> IntArray:

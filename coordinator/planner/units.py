@@ -24,3 +24,9 @@ def readable_seconds(seconds: float) -> str:
     if seconds < 600:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def readable_error(part: float) -> str:
+    """0.042 -> "+-4 %", 0.004 -> "+-0.4 %"."""
+    percent = 100 * part
+    return f"+-{percent:.1f} %" if percent < 0.95 else f"+-{percent:.0f} %"

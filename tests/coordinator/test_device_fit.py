@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from edgeswarm_coordinator.device_fit import fit_device, summed_profile
+from edgeswarm_coordinator.device_fit import curve_error, fit_device, summed_profile
 from edgeswarm_coordinator.process_costs import ProcessCosts, UpdateCosts
 from edgeswarm_coordinator.profile_cache import Curve
 from edgeswarm_coordinator.stage_checks import CheckedStage
@@ -58,3 +60,28 @@ def test_working_memory_is_what_a_layer_holds_beyond_what_it_saves() -> None:
     whole = Curve((4, 32), (1.0, 2.0), (1.0, 2.0), 256, peak_bytes=(5000 + 4 * 342, 5000 + 32 * 342))
     together = fit_device(GRAPH, curves=curves, stages={WHOLE: whole}, costs=COSTS, optimizer_state_factor=1.0)
     assert together.transient_bytes == (0, 150, 0)
+
+
+def test_a_layer_is_off_by_what_repeats_scattered_or_the_fit_moved() -> None:
+    steady = layer(1e-3)
+    assert curve_error(steady) == 0.0
+    assert curve_error(replace(steady, relative_errors=(0.03, 0.04, 0.0))) == pytest.approx((0.0025 / 3) ** 0.5)
+    # 11 and 10 become one mean, by relative squares: each is moved by about 5 %, in the forward alone, half of the seconds.
+    falls = Curve((1, 2), (11.0, 10.0), (10.5, 10.5), 2)
+    assert curve_error(falls) == pytest.approx(0.5 * 0.0476, rel=0.02)
+    assert curve_error(replace(falls, relative_errors=(0.2, 0.2))) == pytest.approx(0.2)
+
+
+def test_what_whole_stages_still_show_is_an_error_of_sums() -> None:
+    curves = [replace(layer(1e-3), relative_errors=(0.02,) * 3)] * 3
+    # Two points that no factor and no fixed part explain: the stage is 10 % more at one, 10 % less at the other.
+    whole = Curve((32,), (1.1 * 96e-3,), (2 * 96e-3,), 256)
+    half = CheckedStage(0, 2, (32,))
+    halved = Curve((32,), (0.9 * 64e-3,), (2 * 64e-3,), 256)
+    stages = {WHOLE: whole, half: halved}
+    profile = fit_device(GRAPH, curves=curves, stages=stages, costs=COSTS, optimizer_state_factor=1.0).profile
+    assert profile.layer_errors == pytest.approx((0.02,) * 3)
+    # About 10 % of the forward, which is a third of the seconds.
+    assert profile.sums_error == pytest.approx(0.1 / 3, rel=0.05)
+    alone = fit_device(GRAPH, curves=curves, stages={}, costs=COSTS, optimizer_state_factor=1.0).profile
+    assert alone.sums_error == 0.0

@@ -43,6 +43,8 @@ def test_a_narrow_wire_halves_what_travels_and_no_memory(wire_dtype: str | None,
     assert costs.gradient_bytes(0, 4) == factor * wide.gradient_bytes(0, 4) > 0
     assert costs.param_bytes(0, 4) == wide.param_bytes(0, 4)
     assert costs.input_bytes == wide.input_bytes
+    halves: list[int | None] = [layer.output_bytes // 2 for layer in wide.layers]
+    assert [layer.narrow_output_bytes for layer in costs.layers] == (halves if factor == 1.0 else [None] * 4)
 
 
 def test_an_instance_is_something_the_planner_plans() -> None:

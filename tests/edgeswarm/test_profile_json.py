@@ -25,7 +25,13 @@ def test_what_an_instance_may_also_have_survives_json() -> None:
     overheads = Overheads(action_seconds=1e-3, frame_seconds=1e-4, byte_seconds=1e-9, round_seconds=2e-3)
     layers = plain.model.layer_count
     profiles = {
-        kind: replace(profile, update_seconds=(0.5,) * layers, overheads=overheads)
+        kind: replace(
+            profile,
+            update_seconds=(0.5,) * layers,
+            overheads=overheads,
+            layer_errors=(0.1,) * layers,
+            sums_error=0.05,
+        )
         for kind, profile in plain.profiles.items()
     }
     more = replace(plain, profiles=profiles, data_source=DataSource((5.0, 6.0), egress=7.0, label_bytes=8))
@@ -72,6 +78,8 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("profiles__box__backward_seconds__1__0", None, r"profiles.box.backward_seconds\[1\]\[0\] must be a number"),
         ("profiles__box__backward_seconds__1__0", float("nan"), r"backward_seconds\[1\]\[0\] must be a number"),
         ("profiles__box__update_seconds", [1.0], "profiles.box: update_seconds has 1 entries for"),
+        ("profiles__box__layer_errors", [1.0], "profiles.box: layer_errors has 1 entries for"),
+        ("profiles__box__sums_error", -1, "profiles.box.sums_error must be a number"),
         ("profiles__box__overheads", {"frame_seconds": -1}, "profiles.box.overheads.frame_seconds must be a number"),
         ("data_source", {"bandwidth_bytes_per_second": [1]}, "data_source.bandwidth_bytes_per_second is for 1 devices"),
         ("data_source", {"bandwidth_bytes_per_second": 0}, "a bandwidth of the data source is not above 0"),

@@ -77,6 +77,18 @@ def test_beside_the_plan_stand_the_bound_and_other_planners(instance_file: Path,
     assert document["what_if"] == []
 
 
+def test_how_sure_the_prediction_is(tmp_path: Path, invoke: Invoke) -> None:
+    document = small_instance()
+    for profile in document["profiles"].values():
+        profile["sums_error"] = 0.05
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps(document))
+    said = json.loads(invoke("plan", "--instance", str(path), "--planner", "single", "--json").stdout)["predicted"]
+    assert said["relative_error"] == pytest.approx(0.05, rel=0.01)
+    text = " ".join(invoke("plan", "--instance", str(path), "--planner", "single").stdout.split())
+    assert "Expected: 96.0 ms a round (+-5 %), 83.3 samples/s." in text
+
+
 def test_what_if(instance_file: Path, invoke: Invoke) -> None:
     arguments = ["--what-if", "-steady", "--what-if", "+quick,quick.memory=1KiB"]
     result = invoke("plan", "--instance", str(instance_file), "--planner", "single", *arguments)

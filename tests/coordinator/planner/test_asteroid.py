@@ -39,7 +39,7 @@ def brute_force(instance: PlanningInstance, micro_batch: int, most_in_flight: in
                 for index in range(count):
                     first, end = layer_cuts[index], layer_cuts[index + 1]
                     costs = tables.costs(device_cuts[index], device_cuts[index + 1], count - index)
-                    if not math.isfinite(costs.seconds[first, end]):
+                    if not math.isfinite(costs.seconds_of(first, end)):
                         break
                     group = names[device_cuts[index] : device_cuts[index + 1]]
                     shares = dict(zip(group, costs.shares_of(first, end), strict=True))

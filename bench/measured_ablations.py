@@ -1,0 +1,171 @@
+"""The ablated plans trained on the testbed: what each idea of Asteroid's planner brings on devices, not by the simulator.
+
+One file a model, DIR/ablations-CELL.json, written after each run; a measurement that was broken off goes on with the plans that
+it lacks, over the same profiles and on a new bed:
+
+    profile --> plans --> [train a plan --> write the file] ...  the first plan once more at the end, for the noise
+
+Devices have their short names in it (nano-1), since the agents of a new bed have other ids. Plans that are the same
+but for their names are trained once; those that fit no memory by the model are not trained.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.ablated_plans import fits, variants
+from bench.measuring import Report, say
+from bench.predictions import FIRST_ROUNDS, JOBS, Cell, measured_seconds, run
+from bench.testbed.bed import EmulatedLan
+from bench.testbed.cluster import BedCluster
+from bench.testbed.environment import load_environment
+from bench.testbed.links import HUB_ADDRESS
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+from edgeswarm.profile_json import instance_from_json, instance_to_json
+from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job
+from edgeswarm_coordinator.plan_by_hand import with_node_ids
+from edgeswarm_coordinator.planner.prediction import with_prediction
+from edgeswarm_coordinator.planner.units import readable_bytes
+
+FORMAT = "edgeswarm-ablations/1"
+MODELS = ("mobilenet_v2", "bert_small")
+ENVIRONMENT, MBPS = "C", 100.0
+AGAIN = ", again"
+COLUMNS = ("cell", "plan", "predicted", "measured", "speed beside asteroid", "as predicted", "largest peak")
+
+
+def cell_of(model: str) -> Cell:
+    """The paper's environment for its ablations."""
+    return Cell(ENVIRONMENT, MBPS, model)
+
+
+def measure(cell: Cell, folder: Path) -> dict[str, Any]:
+    """The cell's document with a run for every plan to train; needs a testbed only where one is missing."""
+    path = folder / f"ablations-{cell.name}.json"
+    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if document and not missing(document):
+        return document
+    environment = load_environment(cell.environment, mbps=cell.mbps)
+    with EmulatedLan(environment) as bed, BedCluster(bed, folder=_new_folder(path)) as cluster:
+        options = TrainOptions(
+            job_path=JOBS / f"{cell.model}.py", discovery=cluster.discovery(), listen_address=HUB_ADDRESS
+        )
+        node_ids = {name: cluster.node_id(name) for name in cluster.names}
+        if not document:
+            say(f"{cell.name}: profiles")
+            _, instance = make_plan_for_job(options, folders=cluster.folders)
+            document = new_document(cell, with_names(instance, {node_id: name for name, node_id in node_ids.items()}))
+            _write(path, document)
+        for name in missing(document):
+            say(f"{cell.name}: {name}")
+            plan = with_node_ids(Plan.from_json(document["plans"][name.removesuffix(AGAIN)]), node_ids)
+            document["runs"][name] = run(cluster, options, plan, cluster.folder / f"run-{len(document['runs'])}")
+            _write(path, document)
+    return document
+
+
+def new_document(cell: Cell, instance: PlanningInstance) -> dict[str, Any]:
+    """Everything but the runs. plans: by name, None where there is none. fits: of those that are, by the memory model."""
+    plans = {
+        name: None if plan is None else with_prediction(instance, plan) for name, plan in variants(instance).items()
+    }
+    return {
+        "format": FORMAT,
+        "cell": cell.name,
+        "when": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "instance": instance_to_json(instance),
+        "plans": {name: None if plan is None else plan.to_json() for name, plan in plans.items()},
+        "runs": {},
+    }
+
+
+def with_names(instance: PlanningInstance, names: dict[str, str]) -> PlanningInstance:
+    """The same instance with other names for its devices."""
+    return replace(instance, devices=tuple(replace(device, name=names[device.name]) for device in instance.devices))
+
+
+def missing(document: dict[str, Any]) -> list[str]:
+    """The runs still to make, in order: each distinct plan that fits, then the first one again."""
+    first = list(dict.fromkeys(name for name in trained_as(document).values() if name is not None))
+    return [name for name in [*first, *(f"{name}{AGAIN}" for name in first[:1])] if name not in document["runs"]]
+
+
+def trained_as(document: dict[str, Any]) -> dict[str, str | None]:
+    """By plan, the name of the run that is its own: the first one that is the same; None for one that isn't trained."""
+    instance = instance_from_json(document["instance"])
+    found: dict[str, str | None] = {}
+    seen: list[tuple[str, Plan]] = []
+    for name, written in document["plans"].items():
+        plan = None if written is None else Plan.from_json(written)
+        if plan is None or plan.predicted is None or not fits(instance, plan.predicted.memory_bytes):
+            found[name] = None
+            continue
+        same = (
+            other for other, earlier in seen if (earlier.stages, earlier.micro_batch) == (plan.stages, plan.micro_batch)
+        )
+        found[name] = next(same, name)
+        seen.append((name, plan))
+    return found
+
+
+def measured_report(folder: Path) -> Report:
+    """The table over all files that are there, finished or not."""
+    table = Report(
+        title="What each idea brings, measured",
+        how=(
+            "Real agents on emulated devices. Seconds of a round; measured: the median of the rounds but the first "
+            f"{FIRST_ROUNDS}. Speed beside Asteroid's plan: measured, and as predicted. The largest peak of a worker's "
+            "memory, measured. A plan that equals one above has its run. Again: the first plan once more, for the noise "
+            "of equal settings."
+        ),
+        columns=COLUMNS,
+    )
+    for path in sorted(folder.glob("ablations-*.json")):
+        _add_rows(table, json.loads(path.read_text()))
+    return table
+
+
+def _add_rows(table: Report, document: dict[str, Any]) -> None:
+    runs, cell = document["runs"], document["cell"]
+    of_plan = trained_as(document)
+    rows = {**of_plan, **{name: name for name in runs if name.endswith(AGAIN)}}
+    first = next((name for name in of_plan.values() if name is not None), None)
+    base = runs.get(first, {})
+    for name, trained in rows.items():
+        written = document["plans"][name.removesuffix(AGAIN)]
+        if trained is None:
+            table.rows.append((cell, name, "", "no plan" if written is None else "fits no memory", "", "", ""))
+            continue
+        predicted = float(written["predicted"]["round_seconds"])
+        told = runs.get(trained)
+        if told is None or "error" in told:
+            problem = "not yet" if told is None else f"failed ({told['error'].partition(':')[0]})"
+            table.rows.append((cell, name, f"{predicted:.3f}", problem, "", "", ""))
+            continue
+        seconds, peak = measured_seconds(told), max(told["peak_bytes"].values())
+        table.data.setdefault(cell, {})[name] = {"predicted": predicted, "measured": seconds, "largest_peak": peak}
+        beside = ("", "")
+        if "round_seconds" in base:
+            beside = (f"{measured_seconds(base) / seconds:.2f}", f"{base['predicted_seconds'] / predicted:.2f}")
+        table.rows.append((cell, name, f"{predicted:.3f}", f"{seconds:.3f}", *beside, readable_bytes(peak)))
+
+
+def _new_folder(path: Path) -> Path:
+    """For the agents of one bed; what an earlier one left stays beside it."""
+    number = 0
+    while (folder := path.with_suffix(f".work-{number}")).exists():
+        number += 1
+    return folder
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps(document))
+    os.replace(beside, path)

@@ -1,0 +1,36 @@
+"""The table of planners: what a cell says, and that what can't be trained with is never among the fastest."""
+
+from __future__ import annotations
+
+from bench.planner_table import HETPIPE, Cell, make_report, markdown, measure
+
+from ..coordinator.planner.instances import make_instance
+
+
+def test_a_planner_and_hetpipe_on_one_instance() -> None:
+    instance = make_instance((1.0,) * 4, (1.0, 1.0))
+    plan = measure(instance, "pipeline")
+    assert (plan.devices, plan.stages, plan.workers) == (2, 2, 0)
+    hetpipe = measure(instance, HETPIPE)
+    # No bubble: 16 samples of 12 s over two devices, whatever the pipelines.
+    assert hetpipe.seconds is not None
+    assert abs(hetpipe.seconds - 96.0) < 1e-3
+    assert hetpipe.devices == 2
+    assert f" in {hetpipe.workers} pipelines" in hetpipe.text or hetpipe.workers == 1
+
+
+def test_what_fits_no_memory_says_so() -> None:
+    instance = make_instance((1.0,) * 2, (1.0, 1.0), [10, 10])
+    for planner in ("single", HETPIPE):
+        assert measure(instance, planner).text.startswith("fits no memory")
+
+
+def test_the_fastest_is_one_that_can_be_trained_with() -> None:
+    cells = {
+        "one": {"single": Cell(2.0, 0.1, 1), "pipeline": Cell(None, 0.1), HETPIPE: Cell(1.0, 0.1, 2, 1, workers=2)}
+    }
+    row = markdown(cells, ("single", "pipeline", HETPIPE)).splitlines()[-1]
+    assert row == "| one | **2.00 (1 dev., 0.10 s)** | fits no memory (0.10 s) | 1.00 (2 dev. in 2 pipelines, 0.10 s) |"
+    assert make_report(cells, ("single", "pipeline", HETPIPE)).rows == [
+        ("one", "2.00 (1 dev., 0.10 s)*", "fits no memory (0.10 s)", "1.00 (2 dev. in 2 pipelines, 0.10 s)")
+    ]
