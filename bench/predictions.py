@@ -7,13 +7,14 @@
 A cell is an environment, a rate of its links and a model. Its devices are profiled anew, and in the same hour a few plans are
 trained, good ones and bad ones: each once, and the first one again at the end, which shows the noise of equal settings.
 Seconds: median of the rounds but the first two. Peak memory: of each worker, anonymous and tmpfs, the largest seen.
-One JSON file a cell; a run that was broken off goes on with the cell that was under way.
+One JSON file a cell; a run that was broken off begins anew the cell that was under way.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import sys
 import time
@@ -124,6 +125,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
     """Profiles, plans, and trains each plan once, the first one twice."""
     begin = time.monotonic()
     environment = load_environment(cell.environment, mbps=cell.mbps)
+    shutil.rmtree(folder / f"{cell.name}.work", ignore_errors=True)  # of a run that was broken off
     with EmulatedLan(environment) as bed, BedCluster(bed, folder=folder / f"{cell.name}.work") as cluster:
         options = TrainOptions(
             job_path=JOBS / f"{cell.model}.py", discovery=cluster.discovery(), listen_address=HUB_ADDRESS

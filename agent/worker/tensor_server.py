@@ -56,7 +56,8 @@ class InboundEpoch:
 class TensorServer:
     """Serves Tensors/Open and Layers/Fetch, and takes frames. It lives as long as the worker; epochs come and go.
 
-    own_address: host:port by which this worker itself reaches it.
+    address: "host:port" of the gRPC server; frames come in on the next port. own_address: by which this worker itself reaches
+    the server.
     """
 
     def __init__(self, identity: Identity, *, address: str) -> None:
@@ -69,8 +70,8 @@ class TensorServer:
             raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(self._fetch)}),
         )
         self._server, self.port = secure_server(identity, address=address, workers=CALL_THREADS, handlers=handlers)
-        self._listener = StreamListener(identity, address=at_port(address, 0), taken=self._take_frames)
-        host = host_and_port(address)[0]
+        host, port = host_and_port(address)
+        self._listener = _listener(identity, address, at_port(address, port + 1 if port else 0), self._take_frames)
         self.own_address = join_host_and_port("127.0.0.1" if host in ("0.0.0.0", "::", "") else host, self.port)
         self._server.start()
 
@@ -146,6 +147,14 @@ class TensorServer:
         layer = read_layer(data_pb2.FetchLayerRequest.FromString(request))
         announce_bytes(context, len(layer))
         yield from serve_blob(layer)
+
+
+def _listener(identity: Identity, address: str, wanted: str, taken: Callable[[ByteStream], None]) -> StreamListener:
+    """On the port behind the server's, which a firewall may know; on any free one where that is taken."""
+    try:
+        return StreamListener(identity, address=wanted, taken=taken)
+    except OSError:
+        return StreamListener(identity, address=at_port(address, 0), taken=taken)
 
 
 def _deliver_all(stream: ByteStream, sender: str, inbound: InboundEpoch) -> None:
