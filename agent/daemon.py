@@ -22,7 +22,7 @@ from edgeswarm.wire.version import PROTOCOL_VERSION
 
 from .bundles import BundleStore
 from .device import Device
-from .link_probe import sink_handler
+from .link_sink import LinkSink
 from .only_one import OnlyOne
 from .service import AgentParts, AgentService
 from .supervisor import WorkerSettings
@@ -57,11 +57,10 @@ class Daemon:
         worker = self._worker_settings(folders)
         if worker_command is not None:
             worker = dataclasses.replace(worker, command=worker_command)
+        address = join_host_and_port(settings.listen_address, settings.port)
+        self._link_sink = LinkSink(self.identity, address=address)
         self._server, self.port = secure_server(
-            self.identity,
-            address=join_host_and_port(settings.listen_address, settings.port),
-            workers=CALL_THREADS,
-            handlers=[sink_handler()],
+            self.identity, address=address, workers=CALL_THREADS, handlers=[self._link_sink.handler()]
         )
         self._only_one = OnlyOne(folders.agent_dir)
         self._device = Device(worker, log=log)
@@ -129,6 +128,7 @@ class Daemon:
         self._only_one.release()
 
     def _stop_server(self) -> None:
+        self._link_sink.stop()
         ended: threading.Event = self._server.stop(grace=0.2)
         ended.wait(STOP_SECONDS)
 

@@ -1,36 +1,48 @@
-"""The link from this device to another agent, measured over the same mTLS channels that training uses.
+"""The link from this device to another agent, measured with streams as those on which frames travel.
 
 latency: half of the median round trip of `Ping`, some twenty of them.
-bandwidth: raw bytes into the other's `Sink`, until it has answered that all are there. A first call warms up TCP's
-window and is not counted:
+bandwidth, and what a byte costs each end's processor: bytes into the other's sink (link_sink.py), until it has answered that
+all are there. A first section warms up TCP's window and is not counted:
 
-    Sink ──256 KiB──▶ ... ──▶ answer | Sink ──256 KiB──▶ 256 KiB ──▶ ... ──▶ answer
-               warm-up               | counted: bytes / (time - one round trip)
+    256 KiB ──▶ ... ──▶ answer | 256 KiB ──▶ 256 KiB ──▶ ... ──▶ answer
+               warm-up         | counted: bytes / (time - one round trip)
+
+On a link of many small packets a byte costs a processor several times what it costs over loopback: it is measured here.
 """
 
 from __future__ import annotations
 
 import statistics
-import struct
 import time
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 import grpc
 
+from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.identity import Identity
+from edgeswarm.wire.byte_stream import ByteStream, at_port, open_stream
 from edgeswarm.wire.call_errors import error_of_call
-from edgeswarm.wire.channel import RawHandler, raw_service, raw_stream_unary, raw_stream_unary_handler, secure_channel
-from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc
+from edgeswarm.wire.channel import raw_unary, secure_channel
+from edgeswarm.wire.frames import SIZE
+from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc, data_pb2
 
-AGENT_SERVICE = "edgeswarm.wire.v1.Agent"
+from .link_sink import AGENT_SERVICE, CLOSE_SECTION, MESSAGE_BYTES, OPEN, SECTION
+
 ROUND_TRIPS = 20
-MESSAGE_BYTES = 256 * 1024
 DEFAULT_SECONDS = 1.0
 LONGEST_SECONDS = 30.0
 _WARM_UP_PART = 0.25
 _CALL_SECONDS = 10.0
 
-_COUNT = struct.Struct(">Q")
+
+@dataclass(frozen=True)
+class _Section:
+    """seconds: from its first byte to the answer. *_cpu_seconds: of the whole process at either end."""
+
+    bytes: int
+    seconds: float
+    send_cpu_seconds: float
+    receive_cpu_seconds: float
 
 
 def measure_link(
@@ -44,27 +56,26 @@ def measure_link(
     channel = secure_channel(address, identity=identity, node_id=node_id)
     try:
         round_trip = _round_trip_seconds(channel)
-        _send_for(channel, duration * _WARM_UP_PART)
-        sent_bytes, elapsed = _send_for(channel, duration)
+        section = _counted_section(channel, duration, identity=identity, node_id=node_id, address=address)
     except grpc.RpcError as error:
         raise error_of_call(error, device=node_id, doing="measure the link to it") from error
+    except OSError as error:
+        raise EdgeswarmError(
+            ErrorCode.LINK_BROKEN,
+            f"The link to {node_id} broke while it was measured ({error.strerror or error}).",
+            f"Look whether {node_id} is switched on and reachable, then try again.",
+        ) from error
     finally:
         channel.close()
     # The last byte's way there and the answer's way back are latency, not bandwidth.
-    busy = max(elapsed - round_trip, elapsed / 10)
+    busy = max(section.seconds - round_trip, section.seconds / 10)
     return agent_pb2.LinkMeasurement(
-        bandwidth_bytes_per_second=sent_bytes / busy, latency_seconds=round_trip / 2, sent_bytes=sent_bytes
+        bandwidth_bytes_per_second=section.bytes / busy,
+        latency_seconds=round_trip / 2,
+        sent_bytes=section.bytes,
+        send_byte_cpu_seconds=section.send_cpu_seconds / section.bytes,
+        receive_byte_cpu_seconds=section.receive_cpu_seconds / section.bytes,
     )
-
-
-def sink_handler() -> grpc.GenericRpcHandler:
-    """The far end: `Sink` of the Agent service, which counts what comes and answers with the number."""
-    handler: RawHandler = raw_stream_unary_handler(_sink)
-    return raw_service(AGENT_SERVICE, {"Sink": handler})
-
-
-def _sink(messages: Iterator[bytes], _context: grpc.ServicerContext) -> bytes:
-    return _COUNT.pack(sum(len(message) for message in messages))
 
 
 def _round_trip_seconds(channel: grpc.Channel) -> float:
@@ -79,17 +90,30 @@ def _round_trip_seconds(channel: grpc.Channel) -> float:
     return statistics.median(trips)
 
 
-def _send_for(channel: grpc.Channel, seconds: float) -> tuple[int, float]:
-    """(bytes that the sink counted, seconds from the first until its answer)."""
-    message = bytes(MESSAGE_BYTES)
-    started = time.perf_counter()
+def _counted_section(
+    channel: grpc.Channel, seconds: float, *, identity: Identity, node_id: str, address: str
+) -> _Section:
+    answer = raw_unary(channel, AGENT_SERVICE, OPEN)(b"", timeout=_CALL_SECONDS)
+    ticket = data_pb2.StreamTicket.FromString(answer)
+    stream = open_stream(at_port(address, ticket.port), identity=identity, node_id=node_id)
+    try:
+        stream.send(ticket.ticket)
+        _send_for(stream, channel, ticket.ticket, seconds * _WARM_UP_PART)
+        return _send_for(stream, channel, ticket.ticket, seconds)
+    finally:
+        stream.close()
 
-    def messages() -> Iterator[bytes]:
-        yield message
-        while time.perf_counter() - started < seconds:
-            yield message
 
-    answer = raw_stream_unary(channel, AGENT_SERVICE, "Sink")(messages(), timeout=seconds + _CALL_SECONDS)
+def _send_for(stream: ByteStream, channel: grpc.Channel, ticket: bytes, seconds: float) -> _Section:
+    """One section, at least one message long."""
+    size, message = SIZE.pack(MESSAGE_BYTES), bytes(MESSAGE_BYTES)
+    started, computed = time.perf_counter(), time.process_time()
+    stream.send(size, message)
+    while time.perf_counter() - started < seconds:
+        stream.send(size, message)
+    stream.send(SIZE.pack(0))
+    computed = time.process_time() - computed
+    answer = raw_unary(channel, AGENT_SERVICE, CLOSE_SECTION)(ticket, timeout=seconds + _CALL_SECONDS)
     elapsed = time.perf_counter() - started
-    (count,) = _COUNT.unpack(answer)
-    return count, elapsed
+    count, receive_cpu_seconds = SECTION.unpack(answer)
+    return _Section(count, elapsed, computed, receive_cpu_seconds)

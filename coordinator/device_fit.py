@@ -42,8 +42,13 @@ def fit_device(
     stages: Mapping[CheckedStage, Curve],
     costs: ProcessCosts,
     optimizer_state_factor: float,
+    byte_cpu_seconds: float = 0.0,
 ) -> DeviceFit:
-    """curves: of the layers in their order, each with a point at least. stages: what was timed in one go."""
+    """curves: of the layers in their order, each with a point at least. stages: what was timed in one go.
+
+    byte_cpu_seconds: what a byte on its links was seen to take; the process's own figure, over loopback, is less than that
+    wherever a link has small packets.
+    """
     sums = summed_profile(curves)
     forward = learn_correction(_comparisons(sums, stages, backward=False))
     backward = learn_correction(_comparisons(sums, stages, backward=True))
@@ -62,7 +67,7 @@ def fit_device(
         overheads=Overheads(
             action_seconds=(forward.fixed_seconds + backward.fixed_seconds) / 2,
             frame_seconds=costs.frame_seconds,
-            byte_seconds=costs.byte_seconds,
+            byte_seconds=max(costs.byte_seconds, byte_cpu_seconds * costs.stretch),
         ),
         layer_errors=tuple(curve_error(curve) for curve in curves),
         sums_error=_sums_error(sums, forward, backward),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
@@ -67,6 +68,9 @@ def planning_instance(
                 stages=timed,
                 costs=profiles.processes.get(device.hardware_key, ProcessCosts(base_bytes=0)),
                 optimizer_state_factor=facts.optimizer_state_factor,
+                byte_cpu_seconds=_byte_cpu_seconds(
+                    profiles, _like(device, devices), [each.node_id for each in devices]
+                ),
             )
     if not usable:
         raise EdgeswarmError(
@@ -105,6 +109,20 @@ def planning_instance(
         data_source=None if facts.served is None else _data_source(facts.served, network),
     )
     return instance, [f"Left out: {misfit}." for misfit in misfits]
+
+
+def _like(device: Device, devices: Sequence[Device]) -> list[str]:
+    return [each.node_id for each in devices if each.hardware_key == device.hardware_key]
+
+
+def _byte_cpu_seconds(profiles: Profiles, kind: Sequence[str], others: Sequence[str]) -> float:
+    """What a byte takes a device of this kind: median over its links, sent and received by halves; 0 without links."""
+    pairs = [(a, b) for a in kind for b in others if (a, b) in profiles.links and (b, a) in profiles.links]
+    if not pairs:
+        return 0.0
+    sent = statistics.median(profiles.links[a, b].send_byte_cpu_seconds for a, b in pairs)
+    received = statistics.median(profiles.links[b, a].receive_byte_cpu_seconds for a, b in pairs)
+    return (sent + received) / 2
 
 
 def _network(profiles: Profiles, names: Sequence[str]) -> Network:

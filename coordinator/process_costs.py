@@ -23,12 +23,13 @@ class UpdateCosts:
 class ProcessCosts:
     """base_bytes: of a worker that has computed, but holds no layer. frame_seconds, byte_seconds: of either end of a frame.
 
-    updates: by kind of optimizer.
+    stretch: seconds by the clock that a CPU second takes there. updates: by kind of optimizer.
     """
 
     base_bytes: int
     frame_seconds: float = 0.0
     byte_seconds: float = 0.0
+    stretch: float = 1.0
     updates: dict[str, UpdateCosts] = field(default_factory=dict)
 
     @classmethod
@@ -37,6 +38,7 @@ class ProcessCosts:
             base_bytes=message.base_bytes,
             frame_seconds=message.frame_seconds,
             byte_seconds=message.byte_seconds,
+            stretch=message.stretch,
             updates={
                 update.optimizer: UpdateCosts(update.tensor_seconds, update.byte_seconds) for update in message.updates
             },
@@ -47,6 +49,7 @@ class ProcessCosts:
             "base_bytes": self.base_bytes,
             "frame_seconds": self.frame_seconds,
             "byte_seconds": self.byte_seconds,
+            "stretch": self.stretch,
             "updates": {
                 name: {"tensor_seconds": update.tensor_seconds, "byte_seconds": update.byte_seconds}
                 for name, update in self.updates.items()
@@ -61,6 +64,7 @@ class ProcessCosts:
             base_bytes=fields.integer("base_bytes", minimum=0),
             frame_seconds=fields.number("frame_seconds", minimum=0),
             byte_seconds=fields.number("byte_seconds", minimum=0),
+            stretch=fields.number("stretch", minimum=0),
             updates={name: _update_from_json(updates.section(name)) for name in updates.names()},
         )
 

@@ -3,7 +3,7 @@
     profiles.json
       curves.<hardware key>.<dtype>.<layer signature>   batch sizes, seconds; `asked` says up to which batch size it was tried
       processes.<hardware key>                          what a worker costs beside its layers
-      links.<from>.<to>                                 bandwidth, latency, when it was measured
+      links.<from>.<to>                                 bandwidth, latency, cost of a byte, when it was measured
 
 Whole stages that check the sums of layers have signatures and curves like layers.
 A curve that ends before the batch size it was asked for ended where memory or time did: asking again would give the same.
@@ -25,7 +25,7 @@ from edgeswarm.security.files import make_private_folder, write_atomically
 
 from .process_costs import ProcessCosts
 
-FORMAT = "edgeswarm-profiles/2"
+FORMAT = "edgeswarm-profiles/3"
 FILE_NAME = "profiles.json"
 LINK_AGE_SECONDS = 24 * 3600.0
 
@@ -67,17 +67,21 @@ class Curve:
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of a pair. measured_at: seconds since 1970."""
+    """One direction of a pair. measured_at: seconds since 1970. *_byte_cpu_seconds: what a byte takes either end."""
 
     bandwidth_bytes_per_second: float
     latency_seconds: float
     measured_at: float
+    send_byte_cpu_seconds: float = 0.0
+    receive_byte_cpu_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {
             "bandwidth_bytes_per_second": self.bandwidth_bytes_per_second,
             "latency_seconds": self.latency_seconds,
             "measured_at": self.measured_at,
+            "send_byte_cpu_seconds": self.send_byte_cpu_seconds,
+            "receive_byte_cpu_seconds": self.receive_byte_cpu_seconds,
         }
 
 
@@ -143,6 +147,8 @@ class Profiles:
                 bandwidth_bytes_per_second=entry.number("bandwidth_bytes_per_second", minimum=1),
                 latency_seconds=entry.number("latency_seconds", minimum=0),
                 measured_at=entry.number("measured_at", minimum=0),
+                send_byte_cpu_seconds=entry.number("send_byte_cpu_seconds", minimum=0),
+                receive_byte_cpu_seconds=entry.number("receive_byte_cpu_seconds", minimum=0),
             )
         return profiles
 

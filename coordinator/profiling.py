@@ -184,4 +184,6 @@ def measure_link(link: AgentLink, receiver: str, *, address: str) -> Link:
         bandwidth_bytes_per_second=max(measurement.bandwidth_bytes_per_second, 1.0),
         latency_seconds=measurement.latency_seconds,
         measured_at=time.time(),
+        send_byte_cpu_seconds=measurement.send_byte_cpu_seconds,
+        receive_byte_cpu_seconds=measurement.receive_byte_cpu_seconds,
     )

@@ -59,6 +59,7 @@ def run_profile(
         base_bytes = base_bytes or anonymous_bytes()
     return agent_pb2.ProcessCost(
         base_bytes=base_bytes or anonymous_bytes(),
+        stretch=stretch.factor,
         frame_seconds=wire.frame_seconds * stretch.factor,
         byte_seconds=wire.byte_seconds * stretch.factor,
         updates=[

@@ -62,6 +62,24 @@ def test_an_instance_is_something_the_planner_plans() -> None:
     assert plan.mini_batch == 8
 
 
+def test_a_byte_costs_what_it_took_on_the_links_of_such_devices() -> None:
+    found = measured("nano", "nx")
+    found.processes["nano"] = ProcessCosts(1000, byte_seconds=1e-9, stretch=8.0)
+    ids = ("nano-1", "nano-2", "nx-1")
+    found.links = {
+        (a, b): Link(1e7, 1e-4, 0.0, send_byte_cpu_seconds=1e-9, receive_byte_cpu_seconds=3e-9)
+        for a in ids
+        for b in ids
+        if a != b
+    }
+    instance, _ = planning_instance(FACTS, devices=[NANO_1, NANO_2, NX], profiles=found, name="job")
+    assert instance.profile_of("nano-1").overheads.byte_seconds == pytest.approx(8 * 2e-9)
+    assert instance.profile_of("nx-1").overheads.byte_seconds == pytest.approx(2e-9)
+    found.links = {}
+    alone, _ = planning_instance(FACTS, devices=[NANO_1], profiles=found, name="job")
+    assert alone.profile_of("nano-1").overheads.byte_seconds == 1e-9
+
+
 def test_a_device_that_cannot_hold_one_layer_is_left_out() -> None:
     found = measured("nano", "nx")
     found.curves["nano", "float32", "block"] = Curve((), (), (), asked=8)

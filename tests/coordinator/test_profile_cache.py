@@ -32,6 +32,7 @@ def profiles(draw: st.DrawFn) -> Profiles:
         st.integers(0, 2**40),
         seconds,
         seconds,
+        seconds,
         st.dictionaries(words, st.builds(UpdateCosts, seconds, seconds), max_size=2),
     )
     return Profiles(
@@ -39,7 +40,9 @@ def profiles(draw: st.DrawFn) -> Profiles:
         processes=draw(st.dictionaries(words, costs, max_size=3)),
         links=draw(
             st.dictionaries(
-                st.tuples(words, words), st.builds(Link, st.floats(1, 1e10), seconds, st.floats(0, 2e9)), max_size=3
+                st.tuples(words, words),
+                st.builds(Link, st.floats(1, 1e10), seconds, st.floats(0, 2e9), seconds, seconds),
+                max_size=3,
             )
         ),
     )

@@ -291,16 +291,18 @@ class LayerCurve(_message.Message):
     def __init__(self, signature: _Optional[str] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., forward_seconds: _Optional[_Iterable[float]] = ..., backward_seconds: _Optional[_Iterable[float]] = ..., relative_errors: _Optional[_Iterable[float]] = ..., peak_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ProcessCost(_message.Message):
-    __slots__ = ("base_bytes", "frame_seconds", "byte_seconds", "updates")
+    __slots__ = ("base_bytes", "frame_seconds", "byte_seconds", "updates", "stretch")
     BASE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FRAME_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BYTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
+    STRETCH_FIELD_NUMBER: _ClassVar[int]
     base_bytes: int
     frame_seconds: float
     byte_seconds: float
     updates: _containers.RepeatedCompositeFieldContainer[UpdateCost]
-    def __init__(self, base_bytes: _Optional[int] = ..., frame_seconds: _Optional[float] = ..., byte_seconds: _Optional[float] = ..., updates: _Optional[_Iterable[_Union[UpdateCost, _Mapping]]] = ...) -> None: ...
+    stretch: float
+    def __init__(self, base_bytes: _Optional[int] = ..., frame_seconds: _Optional[float] = ..., byte_seconds: _Optional[float] = ..., updates: _Optional[_Iterable[_Union[UpdateCost, _Mapping]]] = ..., stretch: _Optional[float] = ...) -> None: ...
 
 class UpdateCost(_message.Message):
     __slots__ = ("optimizer", "tensor_seconds", "byte_seconds")
@@ -323,14 +325,18 @@ class ProbeLinkRequest(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class LinkMeasurement(_message.Message):
-    __slots__ = ("bandwidth_bytes_per_second", "latency_seconds", "sent_bytes")
+    __slots__ = ("bandwidth_bytes_per_second", "latency_seconds", "sent_bytes", "send_byte_cpu_seconds", "receive_byte_cpu_seconds")
     BANDWIDTH_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     LATENCY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEND_BYTE_CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVE_BYTE_CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     bandwidth_bytes_per_second: float
     latency_seconds: float
     sent_bytes: int
-    def __init__(self, bandwidth_bytes_per_second: _Optional[float] = ..., latency_seconds: _Optional[float] = ..., sent_bytes: _Optional[int] = ...) -> None: ...
+    send_byte_cpu_seconds: float
+    receive_byte_cpu_seconds: float
+    def __init__(self, bandwidth_bytes_per_second: _Optional[float] = ..., latency_seconds: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., send_byte_cpu_seconds: _Optional[float] = ..., receive_byte_cpu_seconds: _Optional[float] = ...) -> None: ...
 
 class PrepareRequest(_message.Message):
     __slots__ = ("job", "plan_json", "stage", "stage_graph_json", "tied", "peers", "sources", "first_round", "training", "evaluation_graph_json")

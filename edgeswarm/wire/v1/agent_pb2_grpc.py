@@ -169,8 +169,8 @@ class AgentServicer(object):
 
     def Ping(self, request, context):
         """Answers at once: the round trip of a small message.
-        Beside these, `Sink` takes a stream of raw bytes and answers with their number (see edgeswarm/wire/channel.py):
-        the far end of ProbeLink. It has raw messages, so that it can't be declared here.
+        Beside these, `OpenSink` and `CloseSection` are the far end of ProbeLink (agent/link_sink.py). They have raw messages, so
+        that they can't be declared here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

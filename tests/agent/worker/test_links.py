@@ -8,11 +8,14 @@ import pytest
 import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.wire.byte_stream import at_port, open_stream
+from edgeswarm.wire.channel import raw_unary, secure_channel
 from edgeswarm.wire.frames import FrameKey, FrameKind
 from edgeswarm.wire.tensor_frames import OutgoingFrame
+from edgeswarm.wire.v1 import agent_pb2, data_pb2
 from edgeswarm_agent.worker.errors import HaltedError, LinkBrokenError
 
-from .lan import Lan
+from .lan import JOB, Lan
 
 KEY = FrameKey(FrameKind.FORWARD, 0, 0, 0, 0, 1)
 
@@ -106,3 +109,21 @@ def test_a_frame_of_another_epoch_is_an_error(tmp_path: Path) -> None:
             time.sleep(0.01)
         with pytest.raises(EdgeswarmError, match="epoch 7"):
             b.switch.check()
+
+
+def test_a_stream_without_a_ticket_of_its_senders_is_closed(tmp_path: Path) -> None:
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002", "c-000003"]) as lan:
+        a, b, c = (lan.ends[name] for name in ("a-000001", "b-000002", "c-000003"))
+        a.links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=5)
+        address = lan.address("b-000002")
+        channel = secure_channel(address, identity=a.identity, node_id="b-000002")
+        request = agent_pb2.JobReference(job_id=JOB, epoch=1).SerializeToString()
+        answer = raw_unary(channel, "edgeswarm.wire.v1.Tensors", "Open")(request, timeout=10)
+        channel.close()
+        ticket = data_pb2.StreamTicket.FromString(answer)
+        for content in (bytes(16), ticket.ticket):  # none, and one that is another's
+            stream = open_stream(at_port(address, ticket.port), identity=c.identity, node_id="b-000002")
+            stream.send(content)
+            stream.wait_for_end()
+            stream.close()
+        assert not b.switch.is_thrown
