@@ -1,14 +1,16 @@
 """From what a kind of hardware measured to what the planner takes: its layers' times, overheads, and working memory. Pure.
 
 curves of layers --> fitted, on common batch sizes --+--> x factor --> DeviceProfile
-curves of whole stages --> compared with the sums ---+--> fixed part --> Overheads.action_seconds
-costs of the process ---------------------------------------> frames, bytes, optimizer steps
+curves of whole stages --> compared with the sums ---+
+costs of the process, of its links -------------------------> actions, frames, bytes, optimizer steps
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.profile import DeviceProfile, Overheads
@@ -54,8 +56,8 @@ def fit_device(
     backward = learn_correction(_comparisons(sums, stages, backward=True))
     profile = DeviceProfile(
         batch_sizes=sums.batch_sizes,
-        forward_seconds=tuple(tuple(forward.factor * value for value in row) for row in sums.forward_seconds),
-        backward_seconds=tuple(tuple(backward.factor * value for value in row) for row in sums.backward_seconds),
+        forward_seconds=_corrected(forward, sums.batch_sizes, sums.forward_seconds),
+        backward_seconds=_corrected(backward, sums.batch_sizes, sums.backward_seconds),
         update_seconds=tuple(
             costs.update_seconds(
                 tensors=len(trained := _trained(layer_graph, layer)),
@@ -65,7 +67,8 @@ def fit_device(
             for layer in layer_graph.layers
         ),
         overheads=Overheads(
-            action_seconds=(forward.fixed_seconds + backward.fixed_seconds) / 2,
+            # To choose an action, find its inputs and route its outputs was seen to take about what a frame's handling takes.
+            action_seconds=costs.frame_seconds,
             frame_seconds=costs.frame_seconds,
             byte_seconds=max(costs.byte_seconds, byte_cpu_seconds * costs.stretch),
         ),
@@ -116,16 +119,24 @@ def _comparisons(sums: DeviceProfile, stages: Mapping[CheckedStage, Curve], *, b
         times = curve.backward_seconds if backward else curve.forward_seconds
         look_up = sums.backward if backward else sums.forward
         found += [
-            Comparison(look_up(size, stage.first_layer, stage.end_layer), whole)
+            Comparison(size, look_up(size, stage.first_layer, stage.end_layer), whole)
             for size, whole in zip(curve.batch_sizes, times, strict=True)
         ]
     return found
 
 
+def _corrected(
+    correction: Correction, sizes: Sequence[int], rows: Sequence[Sequence[float]]
+) -> tuple[tuple[float, ...], ...]:
+    factors = np.array([correction.factor(size) for size in sizes])
+    # A factor that falls with the batch must not make more samples cost less.
+    corrected = np.maximum.accumulate(factors[:, np.newaxis] * np.array(rows), axis=0)
+    return tuple(map(tuple, corrected.tolist()))
+
+
 def _sums_error(sums: DeviceProfile, forward: Correction, backward: Correction) -> float:
     """What forward and backward are still off from whole stages, by their seconds."""
-    of_forward = forward.factor * sum(sums.forward_seconds[-1])
-    of_backward = backward.factor * sum(sums.backward_seconds[-1])
+    of_forward, of_backward = sum(sums.forward_seconds[-1]), sum(sums.backward_seconds[-1])
     if not of_forward + of_backward > 0:
         return 0.0
     missed = forward.relative_error * of_forward + backward.relative_error * of_backward

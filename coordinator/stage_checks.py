@@ -1,9 +1,10 @@
 """Sums of layer times against whole stages run in one go, and the correction that is learned from where they differ. Pure.
 
 layers   | a | b | c | d |        sum of the four, each timed alone
-stage    |    a b c d    |        timed in one go: colder caches, less to call
+stage    |    a b c d    |        timed in one go: one call instead of four, but colder caches
 
-stage = factor x sum + fixed      the factor goes onto all layers of the device, the fixed part onto each action
+stage = factor x sum      a factor for each batch size that was tried: what calls cost shows in small batches, caches in large
+                          ones. In between it goes with the logarithm of the batch size, beyond them it stays.
 """
 
 from __future__ import annotations
@@ -33,17 +34,26 @@ class CheckedStage:
 class Comparison:
     """Seconds of a stage at one batch size: the sum over its layers, and in one go."""
 
+    batch_size: int
     summed: float
     whole: float
 
 
 @dataclass(frozen=True)
 class Correction:
-    """whole = factor x summed + fixed_seconds. relative_error: root mean square of what is still missed."""
+    """whole = factor at the batch size x summed. relative_error: root mean square of what is still missed.
 
-    factor: float = 1.0
-    fixed_seconds: float = 0.0
+    batch_sizes: rising; none where nothing was learned.
+    """
+
+    batch_sizes: tuple[int, ...] = ()
+    factors: tuple[float, ...] = ()
     relative_error: float = 0.0
+
+    def factor(self, batch_size: int) -> float:
+        if not self.batch_sizes:
+            return 1.0
+        return float(np.interp(np.log(batch_size), np.log(self.batch_sizes), self.factors))
 
 
 def stages_to_check(model: ModelCosts, *, largest_batch: int, memory_bytes: int) -> tuple[CheckedStage, ...]:
@@ -66,25 +76,19 @@ def stages_to_check(model: ModelCosts, *, largest_batch: int, memory_bytes: int)
 
 
 def learn_correction(comparisons: Sequence[Comparison]) -> Correction:
-    """The line that is nearest by relative squares; neither its factor nor its fixed part leaves what is plausible.
-
-    From stages of about one length the fixed part can't be told from the factor: then it is 0.
-    """
+    """For each batch size the factor that is nearest by relative squares; none leaves what is plausible."""
     usable = [each for each in comparisons if each.summed > 0 and each.whole > 0]
-    if not usable:
-        return Correction()
-    summed = np.array([each.summed for each in usable])
-    whole = np.array([each.whole for each in usable])
-    fixed = 0.0
-    if summed.max() >= 2 * summed.min():
-        columns = np.stack([summed / whole, 1.0 / whole], axis=1)
-        factor, fixed = np.linalg.lstsq(columns, np.ones(len(usable)), rcond=None)[0].tolist()
-    if fixed <= 0.0 or not LEAST_FACTOR <= factor <= MOST_FACTOR:
-        fixed = 0.0
-        factor = float(np.sum(summed / whole) / np.sum((summed / whole) ** 2))
-    factor = min(max(factor, LEAST_FACTOR), MOST_FACTOR)
-    missed = (factor * summed + fixed) / whole - 1.0
-    return Correction(factor, fixed, float(np.sqrt(np.mean(missed**2))))
+    sizes = sorted({each.batch_size for each in usable})
+    factors = tuple(_factor([each for each in usable if each.batch_size == size]) for size in sizes)
+    found = Correction(tuple(sizes), factors)
+    missed = [found.factor(each.batch_size) * each.summed / each.whole - 1.0 for each in usable]
+    error = float(np.sqrt(np.mean(np.square(missed)))) if missed else 0.0
+    return Correction(found.batch_sizes, found.factors, error)
+
+
+def _factor(comparisons: Sequence[Comparison]) -> float:
+    parts = np.array([each.summed / each.whole for each in comparisons])
+    return float(np.clip(np.sum(parts) / np.sum(parts**2), LEAST_FACTOR, MOST_FACTOR))
 
 
 def _bytes(model: ModelCosts, first: int, end: int, samples: int) -> int:

@@ -28,24 +28,30 @@ def test_a_curve_that_ended_early_goes_on_with_its_slope() -> None:
     assert [profile.forward(size, 1, 2) for size in (1, 2, 16, 256)] == [2.0, 4.0, 32.0, 512.0]
 
 
-def test_what_a_whole_stage_takes_longer_is_on_its_layers_and_actions() -> None:
-    curves = [layer(1e-3)] * 3
-    whole = Curve(
-        (4, 32),
-        tuple(1.5 * 3e-3 * size + 2e-3 for size in (4, 32)),
-        tuple(0.8 * 6e-3 * size + 4e-3 for size in (4, 32)),
-        256,
+def test_what_a_whole_stage_takes_longer_is_on_its_layers() -> None:
+    curves = [layer(1e-3, sizes=(1, 16, 32, 256))] * 3
+    whole = Curve((4, 32), (1.8 * 12e-3, 1.5 * 96e-3), (0.7 * 24e-3, 0.8 * 192e-3), 256)
+    profile = fit_device(GRAPH, curves=curves, stages={WHOLE: whole}, costs=COSTS, optimizer_state_factor=1.0).profile
+    assert [profile.forward(size, 0, 3) for size in (1, 32, 256)] == pytest.approx(
+        [1.8 * 3e-3, 1.5 * 96e-3, 1.5 * 768e-3]
     )
-    fitted = fit_device(GRAPH, curves=curves, stages={WHOLE: whole}, costs=COSTS, optimizer_state_factor=1.0)
-    assert fitted.profile.forward(16, 0, 3) == pytest.approx(1.5 * 48e-3)
-    assert fitted.profile.backward(16, 0, 3) == pytest.approx(0.8 * 96e-3)
-    assert fitted.profile.overheads.action_seconds == pytest.approx(3e-3)
+    assert [profile.backward(size, 0, 3) for size in (1, 32)] == pytest.approx([0.7 * 6e-3, 0.8 * 192e-3])
+    assert 1.5 * 48e-3 < profile.forward(16, 0, 3) < 1.8 * 48e-3
+
+
+def test_more_samples_never_cost_less_for_a_factor_that_falls() -> None:
+    flat = Curve((4, 32), (1e-3, 1e-3), (1e-3, 1e-3), 256)
+    whole = Curve((4, 32), (6e-3, 3e-3), (3e-3, 3e-3), 256)
+    profile = fit_device(
+        GRAPH, curves=[flat] * 3, stages={WHOLE: whole}, costs=COSTS, optimizer_state_factor=1.0
+    ).profile
+    assert profile.forward(32, 0, 3) == profile.forward(4, 0, 3) == pytest.approx(6e-3)
 
 
 def test_frames_and_updates_come_from_the_process() -> None:
     fitted = fit_device(GRAPH, curves=[layer(1e-3)] * 3, stages={}, costs=COSTS, optimizer_state_factor=1.0)
     overheads = fitted.profile.overheads
-    assert (overheads.frame_seconds, overheads.byte_seconds, overheads.action_seconds) == (1e-3, 1e-9, 0.0)
+    assert (overheads.frame_seconds, overheads.byte_seconds, overheads.action_seconds) == (1e-3, 1e-9, 1e-3)
     # Frozen tensors aren't stepped on: each layer has one of 32 bytes.
     assert fitted.profile.update_seconds == pytest.approx((1e-5 + 32e-7,) * 3)
     adam = fit_device(GRAPH, curves=[layer(1e-3)] * 3, stages={}, costs=COSTS, optimizer_state_factor=2.0)
@@ -74,7 +80,7 @@ def test_a_layer_is_off_by_what_repeats_scattered_or_the_fit_moved() -> None:
 
 def test_what_whole_stages_still_show_is_an_error_of_sums() -> None:
     curves = [replace(layer(1e-3), relative_errors=(0.02,) * 3)] * 3
-    # Two points that no factor and no fixed part explain: the stage is 10 % more at one, 10 % less at the other.
+    # Two points that no factor explains: the stage is 10 % more at one, 10 % less at the other.
     whole = Curve((32,), (1.1 * 96e-3,), (2 * 96e-3,), 256)
     half = CheckedStage(0, 2, (32,))
     halved = Curve((32,), (0.9 * 64e-3,), (2 * 64e-3,), 256)

@@ -35,24 +35,27 @@ def test_nothing_larger_than_half_of_the_memory() -> None:
     assert stages_to_check(model([1e6, 1e6]), largest_batch=8, memory_bytes=10**9) == ()
 
 
-@given(st.floats(0.6, 1.9), st.floats(1e-4, 0.1), st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6))
-def test_a_line_is_found_again(factor: float, fixed: float, summed: list[float]) -> None:
-    summed = [*summed, 4 * max(summed)]
-    found = learn_correction([Comparison(each, factor * each + fixed) for each in summed])
-    assert found.factor == pytest.approx(factor, rel=1e-6)
-    assert found.fixed_seconds == pytest.approx(fixed, rel=1e-6)
+@given(st.floats(0.6, 1.9), st.floats(0.6, 1.9), st.lists(st.floats(0.01, 1.0), min_size=1, max_size=6))
+def test_the_factors_are_found_again(small: float, large: float, summed: list[float]) -> None:
+    found = learn_correction(
+        [Comparison(size, each, factor * each) for size, factor in ((4, small), (32, large)) for each in summed]
+    )
+    assert found.factor(4) == pytest.approx(small, rel=1e-6)
+    assert found.factor(32) == pytest.approx(large, rel=1e-6)
     assert found.relative_error == pytest.approx(0.0, abs=1e-9)
+    assert found.factor(1) == found.factor(4)
+    assert found.factor(500) == found.factor(32)
+    assert min(small, large) * 0.999 <= found.factor(11) <= max(small, large) * 1.001
 
 
-@given(st.lists(st.builds(Comparison, st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), max_size=8))
+@given(st.lists(st.builds(Comparison, st.integers(1, 64), st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), max_size=8))
 def test_a_correction_stays_plausible_whatever_was_measured(comparisons: list[Comparison]) -> None:
     found = learn_correction(comparisons)
-    assert 0.5 <= found.factor <= 2.0
-    assert found.fixed_seconds >= 0.0
+    assert all(0.5 <= found.factor(size) <= 2.0 for size in (1, 8, 300))
 
 
-def test_stages_of_one_length_say_nothing_of_a_fixed_part() -> None:
-    found = learn_correction([Comparison(1.0, 1.2), Comparison(1.0, 1.2)])
-    assert found.factor == pytest.approx(1.2)
-    assert found.fixed_seconds == 0.0
-    assert learn_correction([]).factor == 1.0
+def test_what_the_stages_disagree_about_is_its_error() -> None:
+    found = learn_correction([Comparison(8, 1.0, 1.1), Comparison(8, 1.0, 1.3)])
+    assert 1.1 < found.factor(8) < 1.3
+    assert 0.05 < found.relative_error < 0.15
+    assert learn_correction([]).factor(8) == 1.0
