@@ -27,7 +27,7 @@ from .profiling import batch_sizes_to_profile, checked_stages, smallest_memory
 FRAMES_HELD = 2
 # What a worker has besides once its links are open and its threads run. Not measured by itself: set so that the peaks of
 # MobileNetV2 over six emulated devices, three plans, one run each, are met.
-OPEN_LINKS_BYTES = 10 << 20
+OPEN_LINKS_BYTES = 5 << 20
 UNKNOWN_BANDWIDTH = 125e6  # bytes per second to a device that is alone: a gigabit card
 INPUTS_AHEAD = 8
 

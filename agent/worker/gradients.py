@@ -91,10 +91,15 @@ class GradientBuckets:
         return total
 
 
-class OverlappedReducer:
-    """Runs the all-reduce of a round's buckets on a thread of its own while the backward goes on.
+# While a bucket waits for the next step of its ring, the other one has the link.
+REDUCED_AT_ONCE = 2
 
-    Buckets are reduced in index order at every replica, since each of them waits for the others' bucket of that number.
+
+class OverlappedReducer:
+    """Runs the all-reduce of a round's buckets on threads of its own while the backward goes on.
+
+    Buckets are begun in index order at every replica, REDUCED_AT_ONCE of them at a time: each waits for the others' bucket
+    of that number, and the lowest that isn't done is under way at all of them.
     """
 
     def __init__(
@@ -117,9 +122,12 @@ class OverlappedReducer:
         self._reduced = 0
         self._hooks = [self._hook(name, parameter) for name, parameter in parameters]
         switch.on_thrown(self._wake)
-        self._thread = threading.Thread(target=self._run, name="all-reduce", daemon=True)
-        if group.size > 1:
-            self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name="all-reduce", daemon=True)
+            for _ in range(REDUCED_AT_ONCE if group.size > 1 else 0)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _hook(self, name: str, parameter: torch.nn.Parameter) -> RemovableHandle:
         def gradient_done(_: torch.Tensor) -> None:
@@ -162,12 +170,13 @@ class OverlappedReducer:
         self._switch.check()
 
     def close(self) -> None:
-        """Ends the thread and lets go of the parameters. Call it once the epoch is over."""
+        """Ends the threads and lets go of the parameters. Call it once the epoch is over."""
         for hook in self._hooks:
             hook.remove()
-        self._work.put(None)
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join(timeout=5)
 
     def _gradient_done(self, name: str) -> None:
         self._buckets.touched.add(name)

@@ -1,11 +1,12 @@
-"""The all-reduce of a stage's group, as its workers do it: bucket after bucket, each once the last replica has it.
+"""The all-reduce of a stage's group, as its workers do it: bucket after bucket, each once the last replica has it, two at once.
 
     replica a   B B B B B B|           bucket 0 ------> bucket 1 ------> statistics --> step
     replica b   B B B B B B B B B|     |                |
                       ^ bucket 0 done at both, and b's last backward goes on
 
 A ring sends each replica's share, 2 (G-1)/G of the bucket, to its successor in 2 (G-1) transfers one after another; here
-that is one transfer of as many bytes, and the latencies of all are added behind it. Two replicas exchange the bucket once.
+that is one transfer of as many bytes, and the latencies of all are added behind it, while the next bucket's bytes go. Two
+replicas exchange the bucket once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from collections.abc import Callable, Sequence
 from .event_queue import EventQueue
 from .network import Network, Stream, Transfer
 from .stage_work import Bucket
+
+# As the worker has it.
+REDUCED_AT_ONCE = 2
 
 
 class GroupAllReduce:
@@ -47,8 +51,9 @@ class GroupAllReduce:
         part = 2 * (size - 1) / size
         self._buffers = [(bucket.gradient_bytes * part, bucket.count) for bucket in buckets] + [(0.0, 1)]
         self._handed_in = [0] * len(self._buffers)
-        self._next = 0
-        self._under_way = 0
+        self._begun = 0
+        self._done = 0
+        self._missing = [0] * len(self._buffers)  # transfers under way, of those that have begun
 
     @property
     def buffers(self) -> int:
@@ -61,30 +66,41 @@ class GroupAllReduce:
         self._begin()
 
     def _begin(self) -> None:
+        """Begins the next buffers, as far as they are ready and there is a lane free."""
         size = len(self._ring)
-        if self._under_way or self._next == len(self._buffers) or self._handed_in[self._next] < size:
-            return
-        buffer = self._next
-        self._under_way = size
-        sent, count = self._buffers[buffer]
-        latencies = self._steps * count
-        for position, stream in enumerate(self._ring):
-            self._charge(position, 2 * latencies, 2 * sent)
-            label = ("all-reduce", self._stage, buffer)
-            extra = (latencies - 1) * stream.latency
-            self._network.send(stream, Transfer(sent, self._arrived, extra, urgent=False, label=label))
+        while (
+            self._begun < len(self._buffers)
+            and self._begun - self._done < REDUCED_AT_ONCE
+            and self._handed_in[self._begun] == size
+        ):
+            buffer = self._begun
+            self._begun += 1
+            self._missing[buffer] = size
+            sent, count = self._buffers[buffer]
+            for position, stream in enumerate(self._ring):
+                self._charge(position, 2 * self._steps * count, 2 * sent)
+                label = ("all-reduce", self._stage, buffer)
+                arrival = (buffer, self._latencies(stream, sent, count))
+                self._network.send(stream, Transfer(sent, self._arrived, arrival, urgent=False, label=label))
 
-    def _arrived(self, extra_seconds: float) -> None:
-        self._under_way -= 1
-        if self._under_way == 0:
-            self._under_way = 1  # until the latencies of the other steps are over
+    def _latencies(self, stream: Stream, sent: float, count: int) -> float:
+        """Seconds that a buffer's last step ends after its bytes have gone, the first step's latency apart.
+
+        Of several buckets in one buffer two are under way at a time: latencies show where they are longer than the bytes.
+        """
+        steps = self._steps * stream.latency
+        return steps - stream.latency + (count - 1) * max(0.0, (steps - sent / count / stream.bandwidth) / 2)
+
+    def _arrived(self, arrival: tuple[int, float]) -> None:
+        buffer, extra_seconds = arrival
+        self._missing[buffer] -= 1
+        if self._missing[buffer] == 0:
             self._queue.at(self._queue.now + extra_seconds, self._over, None)
 
     def _over(self, _: None) -> None:
-        self._under_way = 0
-        self._next += 1
-        if self._next == len(self._buffers):
-            self._next = 0
+        self._done += 1
+        if self._done == len(self._buffers):
+            self._begun = self._done = 0
             self._handed_in = [0] * len(self._buffers)
             for position in range(len(self._ring)):
                 self._finished(position)

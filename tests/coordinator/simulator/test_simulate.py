@@ -107,10 +107,10 @@ def test_the_all_reduce_overlaps_the_last_backward() -> None:
 
 
 def test_a_ring_of_three() -> None:
-    """Each replica sends 4/3 of the buffer, in four steps, each with a latency; the statistics' four steps come behind."""
+    """Each replica sends 4/3 of the buffer, in four steps, each with a latency; the statistics' four steps go meanwhile."""
     instance = make_instance([(1.0, 2.0)], devices=3, mini_batch=3, bandwidth=10.0, gradient_bytes=30, latency=0.5)
     plan = make_plan((1, {"a": 1, "b": 1, "c": 1}, 1), micro_batches=1)
-    assert round_seconds(instance, plan) == 1 + 2 + 4 * (1 + 0.5) + 4 * 0.5
+    assert round_seconds(instance, plan) == 1 + 2 + 4 * (1 + 0.5)
 
 
 def test_a_frame_goes_before_an_all_reduce() -> None:
@@ -188,3 +188,13 @@ def test_a_plan_of_another_instance_is_refused() -> None:
     with pytest.raises(EdgeswarmError) as caught:
         simulate(instance, make_plan((2, {"z": 1}, 1), micro_batches=4))
     assert caught.value.code is ErrorCode.PLAN_INVALID
+
+
+def test_latencies_of_one_bucket_pass_while_the_next_one_has_the_link() -> None:
+    """Two buckets of 1 MiB that are ready at once, in a ring of three: 4/3 of each in a second, then four latencies."""
+    bucket = 1 << 20
+    instance = make_instance(
+        [(0.0, 0.0)] * 2, devices=3, mini_batch=3, bandwidth=4 / 3 * bucket, gradient_bytes=bucket, latency=0.125
+    )
+    plan = make_plan((2, {"a": 1, "b": 1, "c": 1}, 1), micro_batches=1)
+    assert round_seconds(instance, plan) == pytest.approx(1 + 1 + 4 * 0.125)
