@@ -10,8 +10,10 @@ stage 0 {a, b} layers 0-4 | stage 1 {c} layers 4-9 | idle d
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
+from .alignment import aligned
 from .candidate import Candidate, CandidateStage, Outline, fewer_in_flight, usual_in_flight
 from .problem import SearchProblem
 from .rings import ring_order
@@ -29,12 +31,13 @@ class Moves:
         self.sharing = sharing
         self.sizes = sizes
         self._work_before = _work_before(problem)
+        self._uneven = len({rate for row in problem.links for rate in row if math.isfinite(rate)}) > 1
         self._rings: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def realise(self, outline: Outline) -> Candidate | None:
         """Samples shared, devices without any left out, others of their kind named in canonical order; None if too large."""
         most = -(-self.problem.mini_batch // outline.micro_batch)
-        stages = []
+        stages: list[CandidateStage] = []
         for place, group in enumerate(outline.groups):
             stage = self.sharing.stage(
                 outline.cuts[place],
@@ -45,6 +48,8 @@ class Moves:
             )
             if stage is None:
                 return None
+            if self._uneven and stages:
+                stage = aligned(stages[-1], stage, self.problem.links)
             stages.append(stage)
         return canonical(self.problem, Candidate(outline.micro_batch, tuple(stages)))
 
