@@ -133,14 +133,15 @@ class PipelineEstimator:
 
     def _work_out_stage(self, stage: CandidateStage) -> StageFigures:
         problem = self.problem
-        forward, backward, step = 0.0, 0.0, 0.0
+        forward, both, step = 0.0, 0.0, 0.0
         for device, share in zip(stage.devices, stage.shares, strict=True):
             there, back = self._replica_seconds(stage, device, share)
-            forward, backward = max(forward, there), max(backward, back)
+            forward, both = max(forward, there), max(both, there + back)
             kind = problem.class_of[device]
             update = problem.update_before[kind]
             overheads = problem.profiles[kind].overheads
             step = max(step, float(update[stage.end] - update[stage.first]) + overheads.round_seconds)
+        backward = both - forward  # one replica may be the slowest forward, another one in both
         size = len(stage.devices)
         if size == 1:
             return StageFigures(forward, backward, 0.0, 0.0, step)
