@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgeswarm.profile import DeviceProfile
 from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage
 from edgeswarm_coordinator.planner.search.judge import Judge
 from edgeswarm_coordinator.planner.search.pipeline_batch import PipelineBatch, follow
@@ -104,9 +107,20 @@ def test_a_replica_without_samples_in_the_last_micro_batch_is_done_before() -> N
     assert estimated == pytest.approx(simulated) == pytest.approx(4 * 2 * 3.0)
 
 
+@settings(max_examples=30, deadline=None)
 @given(cut=st.integers(1, 3), micro_batch=st.sampled_from([3, 5, 7, 11, 15]), bandwidth=st.floats(5, 1e4))
 def test_two_stages_with_a_rest_are_as_simulated(cut: int, micro_batch: int, bandwidth: float) -> None:
     problem = SearchProblem(make_instance((1.0, 0.5, 2.0, 1.0), (1.0, 1.5), bandwidth=bandwidth, latency=0.1))
     stages = (CandidateStage(0, cut, (0,), (micro_batch,), 4), CandidateStage(cut, 4, (1,), (micro_batch,), 1))
     estimated, simulated = seconds_of(problem, Candidate(micro_batch, stages))
     assert estimated == pytest.approx(simulated, rel=0.02)
+
+
+def test_a_replica_is_slow_forward_and_another_one_backward() -> None:
+    """5 samples of 1 and 2 seconds, against 1 of 9 and 3: forward 5 and 9, backward 10 and 3, both 15 and 12."""
+    instance = make_instance((1.0,), (1.0, 4.0), param_bytes=0, mini_batch=6)
+    slow = DeviceProfile((1,), ((9.0,),), ((3.0,),))
+    instance = replace(instance, profiles={**instance.profiles, "class-b": slow})
+    problem = SearchProblem(instance)
+    estimated, simulated = seconds_of(problem, Candidate(6, (CandidateStage(0, 1, (0, 1), (5, 1), 1),)))
+    assert estimated == pytest.approx(simulated) == pytest.approx(15.0)
