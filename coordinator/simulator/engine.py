@@ -87,10 +87,12 @@ class _Replica:
         "ends",
         "feed",
         "free_since",
+        "in_flight",
         "index",
         "is_idle",
         "is_ready",
         "mine",
+        "most_in_flight",
         "owed",
         "policy",
         "round",
@@ -113,6 +115,8 @@ class _Replica:
         self.free_since = 0.0
         self.owed = 0.0
         self.ends: list[float] = []  # of its rounds
+        self.in_flight = 0
+        self.most_in_flight = 0
         self.feed: SampleFeed | None = None
         self.all_reduce: GroupAllReduce | None = None
         self.upstream: dict[int, Stream] = {}
@@ -170,6 +174,16 @@ class Engine:
         Stages may still drift apart when these rounds are counted: in the long run all take what the slowest takes.
         """
         return max((replica.ends[last] - replica.ends[first]) / (last - first) for replica in self._replicas)
+
+    def most_in_flight(self) -> tuple[int, ...]:
+        """By stage: how many micro-batches a replica has taken on so far, and not yet begun to give back, at the most.
+
+        With any K from that to the plan's, all that was simulated happens just so.
+        """
+        most = [0] * len(self._plan.stages)
+        for replica in self._replicas:
+            most[replica.work.stage] = max(most[replica.work.stage], replica.most_in_flight)
+        return tuple(most)
 
     def repeats(self) -> bool:
         """Whether the second round is the first one again, known at the end of the first.
@@ -291,10 +305,15 @@ class Engine:
             return
         replica.is_idle = False
         replica.action = action
-        if action.kind is FORWARD and replica.feed is not None and not replica.feed.take():
-            # The worker has taken on the forward, and waits in it for the samples whatever else comes.
-            replica.waits_for_samples = True
-            return
+        if action.kind is not FORWARD:
+            replica.in_flight -= 1
+        else:
+            replica.in_flight += 1
+            replica.most_in_flight = max(replica.most_in_flight, replica.in_flight)
+            if replica.feed is not None and not replica.feed.take():
+                # The worker has taken on the forward, and waits in it for the samples whatever else comes.
+                replica.waits_for_samples = True
+                return
         self._start(replica)
 
     def _try_samples(self, replica: _Replica) -> None:

@@ -22,10 +22,18 @@ def round_seconds(instance: PlanningInstance, plan: Plan) -> float:
 
     Raises EdgeswarmError(PLAN_INVALID) where the plan is not one for the instance.
     """
+    return round_and_in_flight(instance, plan)[0]
+
+
+def round_and_in_flight(instance: PlanningInstance, plan: Plan) -> tuple[float, tuple[int, ...]]:
+    """Seconds of a round, and by stage the smallest K with which the very same would have happened.
+
+    So it would with every K from that to the plan's. Raises EdgeswarmError(PLAN_INVALID) as `round_seconds` does.
+    """
     instance.validate_plan(plan)
     engine = Engine(instance, plan)
     engine.run(0)
-    return _round_seconds(engine, instance)
+    return _round_seconds(engine, instance), engine.most_in_flight()
 
 
 def simulate(instance: PlanningInstance, plan: Plan, *, timeline: bool = False) -> Simulation:

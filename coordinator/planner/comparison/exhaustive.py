@@ -7,9 +7,15 @@ floor is no lower than the fastest round that was simulated, none of those left 
     floor   3.1  3.2  3.2 | 3.4  3.5  4.0 ...
     round   4.0  3.3  3.8 |                      3.3 is the optimum
 
-K goes up to 3(P-p)-2, the stages and both directions of the links from a stage to the end: so many micro-batches keep the
-slowest of them busy; beyond that there is only all of a round's micro-batches. A stage never has more in flight than the
-one before it, and the last one never more than one.
+Every K that memory holds counts, up to all of a round's micro-batches. Few have to be simulated: a round tells how many
+micro-batches each stage really had in flight, and with any K from there on it is the same round. A box of K, from one
+corner to the other, is judged at its largest, and what that leaves open falls into one smaller box a stage:
+
+    K of stage 1   5 | a a a = j      j: judged at (5, 5), where stage 0 had 4 in flight and stage 1 had 2
+                   . | a a a = =      =: so the round is the same one
+                   2 | a a a = =
+                   1 | a a a b b      a, b: the boxes that are left
+                       1 2 3 4 5  K of stage 0
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +33,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import IdleDevice, Plan, Stage
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
-from ...simulator.simulate import round_seconds
+from ...simulator.simulate import round_and_in_flight
 from ..assemble import backup_holders
 from ..cost_model import held_bytes
 from ..prediction import with_prediction
@@ -38,7 +44,7 @@ MOST_LAYERS = 8
 MOST_DEVICES = 4
 MOST_MINI_BATCH = 64
 
-Judge = Callable[[PlanningInstance, Plan], float]
+Limits = tuple[int, ...]  # K of each stage
 _LEFT_OUT = "every plan with it is slower, or fits no memory"
 
 
@@ -81,17 +87,14 @@ def every_micro_batch(instance: PlanningInstance) -> tuple[int, ...]:
     return tuple(size for size in sizes if mini_batch % size == 0 or mini_batch % size >= least)
 
 
-def find_optimum(
-    instance: PlanningInstance, micro_batches: Sequence[int], *, judge: Judge = round_seconds, tolerance: float = 1e-6
-) -> Optimum:
+def find_optimum(instance: PlanningInstance, micro_batches: Sequence[int], *, tolerance: float = 1e-6) -> Optimum:
     """Search for the plan with the fewest seconds a round. tolerance: by which part it may be slower than the fastest."""
-    return _Search(instance, judge, tolerance).run(micro_batches)
+    return _Search(instance, tolerance).run(micro_batches)
 
 
 class _Search:
-    def __init__(self, instance: PlanningInstance, judge: Judge, tolerance: float) -> None:
+    def __init__(self, instance: PlanningInstance, tolerance: float) -> None:
         self._instance = instance
-        self._judge = judge
         self._floor = RoundFloor(instance)
         self._grids: list[Grid] = []
         self._most: dict[tuple[object, ...], int] = {}
@@ -194,22 +197,21 @@ class _Search:
             groups.append((layers, {self._names[place]: share for place, share in zip(group, shares, strict=True)}))
             held = [self._most_in_flight(place, layers, n, rounds) for place, n in zip(group, shares, strict=True)]
             most.append(min(held))
-        options = [in_flight_options(stages - stage, rounds, most[stage]) for stage in range(stages)]
-        choices: list[tuple[float, tuple[int, ...]]] = []
-        floors = self._floor.in_flight_floors(grid.one(index), sorted(set().union(*options)))
-        for limits in falling(options):
-            floor = max(floors[stage][limit] for stage, limit in enumerate(limits))
-            choices.append((floor, tuple(-limit for limit in limits)))
-        heapq.heapify(choices)
-        while choices:
-            floor, limits = heapq.heappop(choices)
+        floors = self._floor.in_flight_floors(grid.one(index), range(1, rounds + 1))
+        boxes = [(0.0, tuple(most), (1,) * stages)]
+        while boxes:
+            floor, largest, smallest = heapq.heappop(boxes)
             if floor >= self.seconds * self._within:
                 return
-            self._judge_plan(grid.micro_batch, groups, [-limit for limit in limits])
+            used = self._judge_plan(grid.micro_batch, groups, largest)
+            for box in boxes_below(largest, smallest, used):
+                of_box = max(floors[stage][limit] for stage, limit in enumerate(box[0]))
+                heapq.heappush(boxes, (of_box, *box))
 
     def _judge_plan(
         self, micro_batch: int, groups: Sequence[tuple[tuple[int, int], dict[str, int]]], limits: Sequence[int]
-    ) -> None:
+    ) -> tuple[int, ...]:
+        """How many micro-batches each stage had in flight; 1 where no K makes a round of it."""
         mini_batch = self._instance.training.mini_batch
         plan = Plan(
             planner="exhaustive",
@@ -220,23 +222,17 @@ class _Search:
         )
         least = [layer.least_batch for layer in self._instance.model.layers]
         if max(least) > 1 and plan.too_few_samples(mini_batch, least):
-            return
-        seconds = self._judge(self._instance, plan)
+            return (1,) * len(limits)  # whatever K is
+        seconds, used = round_and_in_flight(self._instance, plan)
         self.simulated += 1
         if seconds < self.seconds:
-            self.best, self.seconds = plan, seconds
+            stages = tuple(replace(stage, in_flight=held) for stage, held in zip(plan.stages, used, strict=True))
+            self.best, self.seconds = replace(plan, stages=stages), seconds
+        return used
 
     def _finished(self, plan: Plan) -> Plan:
         idle = tuple(IdleDevice(name, _LEFT_OUT) for name in self._names if name not in plan.devices)
-        whole = Plan(
-            planner=plan.planner,
-            micro_batch=plan.micro_batch,
-            micro_batches=plan.micro_batches,
-            last_micro_batch=plan.last_micro_batch,
-            stages=plan.stages,
-            idle=idle,
-            backup=backup_holders(plan.stages),
-        )
+        whole = replace(plan, idle=idle, backup=backup_holders(plan.stages))
         return with_prediction(self._instance, whole)
 
 
@@ -247,22 +243,15 @@ def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
         yield tuple(edges[i + 1] - edges[i] for i in range(parts))
 
 
-def in_flight_options(stages_to_end: int, rounds: int, most: int) -> list[int]:
-    """The K worth a try for a stage with so many stages from it to the end, itself included; `most`: what memory holds."""
-    if stages_to_end == 1:
-        return [1]
-    enough = 3 * stages_to_end - 2
-    return [limit for limit in range(1, most + 1) if limit <= enough or limit == min(rounds, most)]
+def boxes_below(largest: Limits, smallest: Limits, used: Limits) -> Iterator[tuple[Limits, Limits]]:
+    """What a round leaves open of the K from `smallest` to `largest`, in boxes that don't overlap: (largest, smallest).
 
-
-def falling(options: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """Every choice of one of each, none larger than the one before it.
-
-    A stage that can't hold as many as one behind it stands for it: what is left out is the same with the larger one cut.
+    used: at most `largest`; the round is the same with every K between the two.
     """
-    for choice in itertools.product(*options):
-        if all(a >= b for a, b in itertools.pairwise(choice)):
-            yield choice
+    for stage, held in enumerate(used):
+        if held > smallest[stage]:
+            before = tuple(max(a, b) for a, b in zip(used[:stage], smallest[:stage], strict=True))
+            yield (*largest[:stage], held - 1, *largest[stage + 1 :]), (*before, *smallest[stage:])
 
 
 def _largest(most: int, holds: Callable[[int], bool]) -> int:

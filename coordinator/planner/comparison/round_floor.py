@@ -110,17 +110,18 @@ class RoundFloor:
         full, end, before = parts.full, parts.last, parts.full_before
         floors: list[dict[int, float]] = []
         for stage, group in enumerate(grid.arrangement):
-            of_stage = {}
-            for limit in options:
-                best = 0.0
-                for d in range(len(group)):
-                    if last.shares[stage][0, d] == 0:
-                        continue
-                    computing = before * full.forward[stage][d] + max(0, before + 1 - limit) * full.backward[stage][d]
-                    waiting = before // limit * full.there_and_back[stage][d]
-                    way = full.arrive[stage][d] + np.maximum(computing, waiting)
-                    best = max(best, (way + end.there_and_back[stage][d] + end.out[stage][d]).item())
-                of_stage[limit] = best * SLACK
+            of_stage = dict.fromkeys(options, 0.0)
+            for d in range(len(group)):
+                if last.shares[stage][0, d] == 0:
+                    continue
+                forward, backward = full.forward[stage][d].item(), full.backward[stage][d].item()
+                there_and_back = full.there_and_back[stage][d].item()
+                way = full.arrive[stage][d].item()
+                way += end.there_and_back[stage][d].item() + end.out[stage][d].item()
+                for limit in options:
+                    computing = before * forward + max(0, before + 1 - limit) * backward
+                    waiting = before // limit * there_and_back
+                    of_stage[limit] = max(of_stage[limit], (way + max(computing, waiting)) * SLACK)
             floors.append(of_stage)
         return floors
 

@@ -26,6 +26,13 @@ class Candidate:
     micro_batch: int
     stages: tuple[CandidateStage, ...]
 
+    def __post_init__(self) -> None:
+        # Looked up again and again.
+        object.__setattr__(self, "_hash", hash((self.micro_batch, self.stages)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined,no-any-return]
+
     def micro_batches(self, mini_batch: int) -> int:
         return -(-mini_batch // self.micro_batch)
 

@@ -4,7 +4,8 @@
       -> some dozens of whole plans     moves.py            samples shared exactly, memory kept
       -> the best dozen                 pipeline_estimate   1F1B followed for all of them at once
       -> the best few                   judge.py            simulated
-      -> the best, changed step by step local_search.py     simulated, until nothing helps or the budget is used
+      -> the best, changed step by step local_search.py     simulated, until nothing helps
+      -> more of all that               ranking.py          until there is nothing new or the budget is used
 
 Asteroid's plan is among the finalists where making it is quick. The other planners' shapes are among what the program
 looks at; `python -m bench.planner_table` compares the outcomes.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edgeswarm.plan import IdleDevice, Plan
 from edgeswarm.profile import PlanningInstance
@@ -23,6 +24,7 @@ from ..assemble import backup_holders
 from ..prediction import with_prediction
 from .candidate import Candidate, Outline, usual_in_flight
 from .cut_points import candidate_cuts
+from .effort import Effort, is_small, usual_effort
 from .group_costs import GroupCostTables
 from .grouping import make_units, transitions
 from .judge import Judge, candidate_of, make_bare_plan
@@ -30,47 +32,12 @@ from .local_search import LocalSearch
 from .moves import Moves, canonical
 from .pipeline_estimate import PipelineEstimator
 from .problem import SearchProblem
+from .ranking import Ranking
 from .sample_shares import SampleSharing
 from .set_program import SetProgram
-from .sizes import all_sizes, first_sizes
+from .sizes import all_sizes, balanced_sizes, first_sizes
 
 NAME = "edgeswarm"
-
-# Finalists that are slower than the best by more than this are not climbed from.
-_WORTH_A_CLIMB = 1.25
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much to look at. budget: see Judge. sketches: of the set program, made into whole plans.
-
-    beam_width, beam_steps: see LocalSearch.beam. wide: the width of another beam; wider ones follow until there is nothing
-    new, or no more of the budget is left than the part `simulating`.
-    finalists: simulated; more_finalists where more than the part `more_from` of the budget is left.
-    climbs: finalists that are climbed from. patience: see LocalSearch.climb; last_patience: of the climb from the best.
-    """
-
-    budget: float = 64_000.0
-    sketches: int = 60
-    beam_width: int = 4
-    beam_steps: int = 6
-    wide: int = 12
-    simulating: float = 0.6
-    finalists: int = 10
-    more_finalists: int = 60
-    more_from: float = 0.4
-    climbs: int = 8
-    patience: int = 8
-    last_patience: int = 64
-
-
-def usual_effort(problem: SearchProblem) -> Effort:
-    """About a second for a handful of devices, three for ten of them or for very deep models, a minute for a hundred."""
-    if problem.device_count > 16:
-        return Effort(budget=1_500_000.0)
-    if problem.device_count > 6 or problem.layer_count > 180:
-        return Effort(budget=200_000.0)
-    return Effort()
 
 
 def plan_by_search(
@@ -89,7 +56,8 @@ def plan_by_search(
     effort = effort or usual_effort(problem)
     sharing = SampleSharing(problem)
     least = problem.least_batch
-    first = (micro_batch,) if micro_batch else first_sizes(problem.mini_batch, least_batch=least)
+    looks_at = balanced_sizes if is_small(problem) else first_sizes
+    first = (micro_batch,) if micro_batch else looks_at(problem.mini_batch, least_batch=least)
     sizes = (micro_batch,) if micro_batch else all_sizes(problem.mini_batch, least_batch=least)
     moves = Moves(problem, sharing, sizes)
     estimator = PipelineEstimator(problem)
@@ -98,36 +66,9 @@ def plan_by_search(
 
     whole = [moves.realise(outline) for outline in _outlines(problem, first, effort.sketches)]
     starts = [candidate for candidate in whole if candidate is not None]
-    floor = effort.simulating * effort.budget
-    local.beam(starts, width=effort.beam_width, steps=effort.beam_steps, floor=floor)
-    width, seen = effort.wide, 0
-    while judge.budget > floor and seen < len(local.estimates):
-        seen = len(local.estimates)
-        few = {"of_each_size": width // 4, "of_each_shape": width // effort.wide}
-        local.beam([], width=width, steps=effort.beam_steps, floor=floor, **few)
-        width *= 2
     given = [canonical(problem, candidate_of(problem, plan)) for plan in seeds]
-    # Given plans are simulated whatever it costs, and so is the best of ours.
-    finalists = [*given, *local.best(effort.finalists), *local.best(effort.more_finalists, of_each_shape=2)]
-    finalists = list(dict.fromkeys(finalists))
-    simulated = []
-    for place, candidate in enumerate(finalists):
-        needed = place <= len(given)
-        left = judge.budget - judge.work(candidate)
-        most = 0.0 if place < len(given) + effort.finalists else effort.more_from * effort.budget
-        if needed or left >= most:
-            simulated.append((judge.seconds(candidate), place))
-    simulated = sorted(entry for entry in simulated if math.isfinite(entry[0]))
-    if not simulated:
-        return None
-    best, fastest = finalists[simulated[0][1]], simulated[0][0]
-    for seconds, place in simulated[: effort.climbs]:
-        if seconds < fastest * _WORTH_A_CLIMB:
-            candidate, after = local.climb(finalists[place], patience=effort.patience)
-            if after < fastest:
-                best, fastest = candidate, after
-    best, fastest = local.climb(best, patience=effort.last_patience)
-    return _finished(problem, instance, best, fastest)
+    found = Ranking(local, effort).run(starts, given)
+    return None if found is None else _finished(problem, instance, *found)
 
 
 def _outlines(problem: SearchProblem, sizes: Sequence[int], most: int) -> list[Outline]:
@@ -141,7 +82,8 @@ def _outlines(problem: SearchProblem, sizes: Sequence[int], most: int) -> list[O
     for size in sizes:
         micro_batches = -(-problem.mini_batch // size)
         found = program.run(
-            tables.costs(size, _in_flight_options(problem, size, micro_batches)), micro_batches=micro_batches
+            tables.costs(size, _in_flight_options(problem, size, micro_batches)),
+            micro_batches=problem.mini_batch / size,
         )
         sketches += [(sketch.seconds, number, -size, sketch.outline) for number, sketch in enumerate(found)]
     sketches.sort(key=lambda sketch: sketch[:3])

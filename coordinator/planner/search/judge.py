@@ -9,6 +9,7 @@ from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
 
 from ...simulator.simulate import round_seconds
+from ...simulator.stage_work import MOST_BUCKETS
 from ..cost_model import plan_memory_bytes
 from .candidate import Candidate, CandidateStage
 from .problem import SearchProblem
@@ -28,6 +29,10 @@ class Judge:
 
     def knows(self, candidate: Candidate) -> bool:
         return candidate in self._known
+
+    def known(self) -> list[tuple[Candidate, float]]:
+        """All that was simulated, in that order, with its seconds."""
+        return list(self._known.items())
 
     def affords(self, candidate: Candidate) -> bool:
         return candidate in self._known or self.work(candidate) <= self.budget
@@ -50,7 +55,15 @@ class Judge:
         rounds = 1 if self.problem.instance.data_source is None else 2
         shared = frames - len(candidate.stages) + 1  # streams on cards that others share, which cost more
         actions = 2 * replicas + 3 * frames + 3 * shared
-        return rounds * candidate.micro_batches(self.problem.mini_batch) * actions + 40
+        once = sum(self._all_reduce_work(stage) for stage in candidate.stages if len(stage.devices) > 1)
+        return rounds * (candidate.micro_batches(self.problem.mini_batch) * actions + once) + 120
+
+    def _all_reduce_work(self, stage: CandidateStage) -> float:
+        """Of the transfers around its ring, for each bucket of gradients and the statistics."""
+        size = len(stage.devices)
+        before = self.problem.buckets_before
+        buffers = min(before[stage.end] - before[stage.first] + 1, MOST_BUCKETS) + 1
+        return 6.0 * buffers * size * (1 if size == 2 else 2 * (size - 1))
 
     def plan(self, candidate: Candidate, *, planner: str) -> Plan:
         return make_bare_plan(self.problem, candidate, planner=planner)

@@ -19,8 +19,11 @@ from .pipeline_estimate import PipelineEstimator
 # A change has to bring this much: below it the simulator's last digits decide.
 _LEAST_GAIN = 1e-6
 
+# Work of naming a candidate's neighbours, in the budget's unit.
+_OPENING = 150.0
+
 # Candidates whose neighbours are estimated together.
-_AT_ONCE = 4
+_AT_ONCE = 8
 
 
 class LocalSearch:
@@ -32,6 +35,9 @@ class LocalSearch:
         self.judge = judge
         self.estimates: dict[Candidate, float] = {}
         self._opened: set[Candidate] = set()
+        # By pattern: the least ratio of simulated to estimated seconds.
+        self._beyond: dict[object, float] = {}
+        self._shapes: dict[Candidate, tuple[object, object]] = {}
 
     def beam(
         self,
@@ -57,44 +63,76 @@ class LocalSearch:
             for begin in range(0, len(front), _AT_ONCE):
                 if self.judge.budget <= floor:
                     return
-                part = front[begin : begin + _AT_ONCE]
-                self._opened.update(part)
-                self.estimate([neighbour for candidate in part for neighbour in self._neighbours(candidate)])
+                self.open(front[begin : begin + _AT_ONCE])
+
+    def open(self, candidates: Iterable[Candidate]) -> None:
+        """Estimates all their neighbours, at once: that costs much less than one after another."""
+        fresh = [candidate for candidate in candidates if candidate not in self._opened]
+        self._opened.update(fresh)
+        self.judge.budget -= _OPENING * len(fresh)
+        self.estimate([neighbour for candidate in fresh for neighbour in self._neighbours(candidate)])
 
     def _neighbours(self, candidate: Candidate) -> list[Candidate]:
         return [*self.moves.coarse(candidate), *self.moves.fine(candidate)]
 
-    def best(self, count: int, *, of_each_size: int = 0, of_each_shape: int = 1) -> list[Candidate]:
-        """The best by estimate of what was seen, few of each shape: of the same groups in the same order, and one size."""
+    def best(
+        self, count: int, *, of_each_size: int = 0, of_each_shape: int = 1, unknown: bool = False
+    ) -> list[Candidate]:
+        """The best of what was seen, few of each shape: of the same groups in the same order, and one size.
+
+        By the simulator's seconds where they are known, else by estimate times what the simulator found others of the
+        same pattern to take beyond theirs. unknown: just those that aren't simulated yet; the others count in their shapes.
+        """
         found: list[Candidate] = []
         of_shape: dict[object, int] = {}
         of_size: dict[int, int] = {}
-        for candidate in sorted(self.estimates, key=self.estimates.__getitem__):
+        for candidate in sorted(self.estimates, key=self._expected):
             shape, size = self._shape(candidate), candidate.micro_batch
             if of_shape.get(shape, 0) < of_each_shape and (len(found) < count or of_size.get(size, 0) < of_each_size):
-                found.append(candidate)
                 of_shape[shape] = of_shape.get(shape, 0) + 1
+                if unknown and self.judge.knows(candidate):
+                    continue
+                found.append(candidate)
                 of_size[size] = of_size.get(size, 0) + 1
         return found
 
-    def climb(self, start: Candidate, *, patience: int) -> tuple[Candidate, float]:
+    def _expected(self, candidate: Candidate) -> float:
+        if self.judge.knows(candidate):
+            return self.judge.seconds(candidate)
+        return self.estimates[candidate] * self._beyond.get(self._pattern(candidate), 1.0)
+
+    def simulate(self, candidate: Candidate) -> float:
+        """Its seconds by the simulator."""
+        known = self.judge.knows(candidate)
+        seconds = self.judge.seconds(candidate)
+        estimate = self.estimates.get(candidate, 0.0)
+        if not known and estimate > 0 and math.isfinite(seconds):
+            pattern = self._pattern(candidate)
+            self._beyond[pattern] = min(seconds / estimate, self._beyond.get(pattern, math.inf))
+        return seconds
+
+    def climb(self, start: Candidate, *, patience: int, floor: float = 0.0) -> tuple[Candidate, float]:
         """The best that small changes lead to, and its seconds; where nothing better is found or affordable, `start`.
 
-        patience: neighbours that are simulated, the best by estimate first, before it gives up.
+        patience: neighbours that are simulated, the best by estimate first, before it gives up. floor: of the budget, at
+        which it takes no further step.
         """
-        best, seconds = start, self.judge.seconds(start)
+        best, seconds = start, self.simulate(start)
         open_kinds: list[Callable[[Candidate], list[Candidate]]] = [self.moves.coarse, self.moves.fine]
         while open_kinds:
-            found = self._step(seconds, open_kinds[0](best), patience)
+            self.judge.budget -= _OPENING / 2
+            found = self._step(seconds, open_kinds[0](best), patience, floor)
             if found is None:
                 open_kinds.pop(0)
             else:
                 best, seconds = found
         return best, seconds
 
-    def _step(self, seconds: float, neighbours: list[Candidate], patience: int) -> tuple[Candidate, float] | None:
+    def _step(
+        self, seconds: float, neighbours: list[Candidate], patience: int, floor: float
+    ) -> tuple[Candidate, float] | None:
         """The first faster neighbour, in the order of the estimates."""
-        if self.judge.budget <= 0:
+        if self.judge.budget <= floor:
             return None
         tried = 0
         for candidate in self.estimate(neighbours):
@@ -104,7 +142,7 @@ class LocalSearch:
             tried += not self.judge.knows(candidate)
             if tried > patience:
                 break
-            now = self.judge.seconds(candidate)
+            now = self.simulate(candidate)
             if now < seconds * (1 - _LEAST_GAIN):
                 return candidate, now
         return None
@@ -115,13 +153,24 @@ class LocalSearch:
         new = [candidate for candidate in candidates if candidate not in self.estimates]
         if new:
             rounds = [min(20, candidate.micro_batches(self.judge.problem.mini_batch)) for candidate in new]
-            longest = max(len(candidate.stages) * count for candidate, count in zip(new, rounds, strict=True))
+            longest = max((len(candidate.stages) + 1) / 2 * count for candidate, count in zip(new, rounds, strict=True))
             self.judge.budget -= 2 * longest * (14 + len(new) / 12) + 12 * len(new)
             self.estimates.update(zip(new, self.estimator.estimate(new).tolist(), strict=True))
         order = np.argsort([self.estimates[candidate] for candidate in candidates], kind="stable")
         return [candidates[place] for place in order if math.isfinite(self.estimates[candidates[place]])]
 
     def _shape(self, candidate: Candidate) -> object:
-        kinds = self.judge.problem.kinds
-        groups = tuple(tuple(sorted(kinds[device] for device in stage.devices)) for stage in candidate.stages)
-        return candidate.micro_batch, groups
+        """Of the same groups in the same order, and one size."""
+        return self._shape_and_pattern(candidate)[0]
+
+    def _pattern(self, candidate: Candidate) -> object:
+        """Candidates of one pattern err alike when they are estimated: one micro-batch size, groups of the same sizes."""
+        return self._shape_and_pattern(candidate)[1]
+
+    def _shape_and_pattern(self, candidate: Candidate) -> tuple[object, object]:
+        if candidate not in self._shapes:
+            kinds = self.judge.problem.kinds
+            groups = tuple(tuple(sorted(kinds[device] for device in stage.devices)) for stage in candidate.stages)
+            size = candidate.micro_batch
+            self._shapes[candidate] = (size, groups), (size, tuple(map(len, groups)))
+        return self._shapes[candidate]

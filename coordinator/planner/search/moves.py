@@ -10,8 +10,11 @@ stage 0 {a, b} layers 0-4 | stage 1 {c} layers 4-9 | idle d
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
+from .alignment import aligned
 from .candidate import Candidate, CandidateStage, Outline, fewer_in_flight, usual_in_flight
 from .problem import SearchProblem
 from .rings import ring_order
@@ -29,12 +32,13 @@ class Moves:
         self.sharing = sharing
         self.sizes = sizes
         self._work_before = _work_before(problem)
+        self._uneven = len({rate for row in problem.links for rate in row if math.isfinite(rate)}) > 1
         self._rings: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def realise(self, outline: Outline) -> Candidate | None:
         """Samples shared, devices without any left out, others of their kind named in canonical order; None if too large."""
         most = -(-self.problem.mini_batch // outline.micro_batch)
-        stages = []
+        stages: list[CandidateStage] = []
         for place, group in enumerate(outline.groups):
             stage = self.sharing.stage(
                 outline.cuts[place],
@@ -45,6 +49,8 @@ class Moves:
             )
             if stage is None:
                 return None
+            if self._uneven and stages:
+                stage = aligned(stages[-1], stage, self.problem.links)
             stages.append(stage)
         return canonical(self.problem, Candidate(outline.micro_batch, tuple(stages)))
 
@@ -71,14 +77,40 @@ class Moves:
         return list(found)
 
     def fine(self, candidate: Candidate) -> list[Candidate]:
-        """Other shares, K and orders of replicas in one stage."""
+        """Other shares, K and orders of replicas in one stage; other shares with the usual K everywhere, too.
+
+        Few in flight and even shares may be faster than more of them, and yet slower than more with other shares.
+        """
         found: dict[Candidate, None] = {}
+        usual = self._with_usual_in_flight(candidate.stages)
         for place, stage in enumerate(candidate.stages):
             for changed in itertools.chain(self._shares(stage), self._in_flight(candidate, place), _orders(stage)):
                 stages = (*candidate.stages[:place], changed, *candidate.stages[place + 1 :])
                 found.setdefault(canonical(self.problem, Candidate(candidate.micro_batch, stages)))
+            if usual != candidate.stages:
+                for changed in self._shares(usual[place]):
+                    stages = (*usual[:place], changed, *usual[place + 1 :])
+                    found.setdefault(canonical(self.problem, Candidate(candidate.micro_batch, stages)))
         found.pop(candidate, None)
         return list(found)
+
+    def _with_usual_in_flight(self, stages: tuple[CandidateStage, ...]) -> tuple[CandidateStage, ...]:
+        """With the usual K, or what memory holds of it."""
+        most = -(-self.problem.mini_batch // sum(stages[0].shares))
+        changed = []
+        for stage, wanted in zip(stages, usual_in_flight(len(stages)), strict=True):
+            held = min(wanted, most)
+            while held > 1 and not self._holds(stage, held):
+                held -= 1
+            changed.append(replace(stage, in_flight=held))
+        return tuple(changed)
+
+    def _holds(self, stage: CandidateStage, in_flight: int) -> bool:
+        """Whether every replica's memory holds so many micro-batches with the shares as they are."""
+        return all(
+            share <= self.problem.largest_share(device, stage.first, stage.end, in_flight)
+            for device, share in zip(stage.devices, stage.shares, strict=True)
+        )
 
     def _cuts(self, outline: Outline) -> Iterator[Outline]:
         """One cut moved: by some layers, or to the next cuts that fewer bytes cross. Two neighbours moved together."""
@@ -240,11 +272,7 @@ class Moves:
         for held in (stage.in_flight - 1, stage.in_flight + 1):
             if not 1 <= held <= candidate.micro_batches(self.problem.mini_batch):
                 continue
-            fits = all(
-                share <= self.problem.largest_share(device, stage.first, stage.end, held)
-                for device, share in zip(stage.devices, stage.shares, strict=True)
-            )
-            if fits:
+            if self._holds(stage, held):
                 yield CandidateStage(stage.first, stage.end, stage.devices, stage.shares, held)
             shared = self.sharing.stage(stage.first, stage.end, self._ring(stage.devices), candidate.micro_batch, held)
             if shared is not None and shared.in_flight == held:

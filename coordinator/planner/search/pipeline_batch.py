@@ -7,7 +7,8 @@ apart:
     egress       -- -- --        --
     stage 1        f0 b0 f1 b1 f2 b2
 
-A round of many micro-batches is followed for the first of them, and goes on at the pace of the last of these.
+A round of many micro-batches is followed for the first of them, and goes on at the pace of the last of these. The round's
+last micro-batch, which may be smaller, is the last one followed.
 """
 
 from __future__ import annotations
@@ -21,23 +22,27 @@ MOST_FOLLOWED = 20
 
 
 class PipelineBatch:
-    """Figures of many candidates: arrays [rows, stages], zeros behind a row's last stage.
+    """Figures of many candidates: arrays [rows, stages], zeros behind a row's last stage, or [rows, stages, 2].
 
-    forward, backward: seconds of a micro-batch. behind: from the last backward to the end of the step. in_flight: K.
-    forward_out, forward_in, backward_out, backward_in: seconds that a micro-batch occupies the cards at the cut behind
-    the stage; of who sends and who receives, for each direction.
-    counts, last: [rows] micro-batches of the round, index of the last stage. latency: seconds.
+    forward, backward: [rows, stages, 2] seconds of a micro-batch, a full one and the round's last.
+    forward_out, forward_in, backward_out, backward_in: [rows, stages, 2] seconds that such a one occupies the cards at the
+    cut behind the stage; of who sends and who receives, for each direction.
+    behind: seconds from the last backward to the end of the step. in_flight: K.
+    counts, last: [rows] micro-batches of the round, index of the last stage. last_part: [rows] samples of the
+    round's last one over those of a full one. latency: seconds.
     """
 
     def __init__(self, rows: int, stages: int, *, latency: float) -> None:
         def zeros() -> FloatArray:
-            return np.zeros((rows, stages))
+            return np.zeros((rows, stages, 2))
 
         self.rows, self.stages, self.latency = rows, stages, latency
         self.counts: IntArray = np.zeros(rows, dtype=np.int64)
         self.last: IntArray = np.zeros(rows, dtype=np.int64)
+        self.last_part: FloatArray = np.ones(rows)
         self.in_flight: IntArray = np.ones((rows, stages), dtype=np.int64)
-        self.forward, self.backward, self.behind = zeros(), zeros(), zeros()
+        self.behind: FloatArray = np.zeros((rows, stages))
+        self.forward, self.backward = zeros(), zeros()
         self.forward_out, self.forward_in = zeros(), zeros()
         self.backward_out, self.backward_in = zeros(), zeros()
 
@@ -71,34 +76,49 @@ class _Run:
 
     def seconds(self) -> FloatArray:
         batch = self.batch
-        every = np.arange(batch.rows)
-        for _ in range(int((2 * self.followed * (batch.last + 1)).max())):
+        while True:
             allowed = np.where(self.forwards - self.backwards < batch.in_flight, self.next_input, np.inf)
-            earliest = np.maximum(self.free, np.minimum(allowed, self.next_gradient))
-            stage = np.argmin(earliest, axis=1)
-            start = earliest[every, stage]
-            backward = self.next_gradient[every, stage] <= start
-            going = np.isfinite(start)
-            self._backward(*_rows(every, stage, start, going & backward))
-            self._forward(*_rows(every, stage, start, going & ~backward))
+            start = np.maximum(self.free, np.minimum(allowed, self.next_gradient))
+            earliest = start.min(axis=1)
+            if not np.isfinite(earliest).any():
+                break
+            backward = self.next_gradient <= start
+            # What begins before any other action can end is not changed by what these bring.
+            seconds = np.where(
+                backward,
+                self._seconds_of(batch.backward, self.backwards),
+                self._seconds_of(batch.forward, self.forwards),
+            )
+            soon = (start + seconds).min(axis=1)
+            going = (start < soon[:, None]) | (start == earliest[:, None])
+            going &= np.isfinite(start)
+            self._backward(*_chosen(start, going & backward))
+            self._forward(*_chosen(start, going & ~backward))
         more = batch.counts - self.followed
-        pace = (self.free[:, 0] - self.middle_end) / np.maximum(self.followed - self.middle, 1)
+        behind_middle = np.maximum(self.followed - self.middle - 1, 0) + batch.last_part
+        pace = (self.free[:, 0] - self.middle_end) / behind_middle
         used = np.arange(batch.stages)[None, :] <= batch.last[:, None]
         whole = np.where(used, self.free + batch.behind, 0.0).max(axis=1)
         return np.asarray(whole + more * pace, dtype=np.float64)
 
+    def _seconds_of(self, seconds: FloatArray, number: IntArray) -> FloatArray:
+        """[rows, stages]: of each stage's next micro-batch."""
+        is_last = number == self.followed[:, None] - 1
+        return np.where(is_last, seconds[:, :, 1], seconds[:, :, 0])
+
     def _forward(self, row: IntArray, stage: IntArray, start: FloatArray) -> None:
         """Runs a forward of each of these stages, and sends what comes out of it."""
         batch = self.batch
-        end = start + batch.forward[row, stage]
-        self.free[row, stage] = end
         number = self.forwards[row, stage]
+        end = start + batch.forward[row, stage, self._which(row, number)]
+        self.free[row, stage] = end
         self.forwards[row, stage] = number + 1
         self.next_input[row, stage] = self.inputs[row, stage, number + 1]
         is_last = stage == batch.last[row]
         self._gradient_arrives(row[is_last], stage[is_last], number[is_last], end[is_last])
         row, stage, number, end = row[~is_last], stage[~is_last], number[~is_last], end[~is_last]
-        out, into = batch.forward_out[row, stage], batch.forward_in[row, stage]
+        which = self._which(row, number)
+        out, into = batch.forward_out[row, stage, which], batch.forward_in[row, stage, which]
         arrival = self._transfer(self.downstream, row, stage, end, out=out, into=into)
         self.inputs[row, stage + 1, number] = arrival
         awaited = number == self.forwards[row, stage + 1]
@@ -107,9 +127,9 @@ class _Run:
     def _backward(self, row: IntArray, stage: IntArray, start: FloatArray) -> None:
         """Runs a backward of each of these stages, and sends its gradient."""
         batch = self.batch
-        end = start + batch.backward[row, stage]
-        self.free[row, stage] = end
         number = self.backwards[row, stage]
+        end = start + batch.backward[row, stage, self._which(row, number)]
+        self.free[row, stage] = end
         self.backwards[row, stage] = number + 1
         self.next_gradient[row, stage] = self.gradients[row, stage, number + 1]
         half = (stage == 0) & (number + 1 == self.middle[row])
@@ -117,9 +137,15 @@ class _Run:
         inner = stage > 0
         row, stage, number, end = row[inner], stage[inner], number[inner], end[inner]
         target = stage - 1
-        out, into = batch.backward_out[row, target], batch.backward_in[row, target]
+        which = self._which(row, number)
+        out, into = batch.backward_out[row, target, which], batch.backward_in[row, target, which]
         arrival = self._transfer(self.upstream, row, stage, end, out=out, into=into)
         self._gradient_arrives(row, target, number, arrival)
+
+    def _which(self, row: IntArray, number: IntArray) -> IntArray:
+        """1 for the round's last micro-batch, 0 for others."""
+        which: IntArray = (number == self.followed[row] - 1).astype(np.int64)
+        return which
 
     def _gradient_arrives(self, row: IntArray, stage: IntArray, number: IntArray, when: FloatArray) -> None:
         self.gradients[row, stage, number] = when
@@ -148,7 +174,8 @@ class _Run:
         return np.asarray(there + self.batch.latency, dtype=np.float64)
 
 
-def _rows(
-    every: IntArray, stage: IntArray, start: FloatArray, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+def _chosen(
+    start: FloatArray, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    return every[chosen], stage[chosen], start[chosen]
+    row, stage = np.nonzero(chosen)
+    return row, stage, start[row, stage]

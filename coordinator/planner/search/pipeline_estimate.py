@@ -7,11 +7,12 @@ ones to simulate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edgeswarm.profile import FloatArray
+from edgeswarm.samples import split_micro_batch
 
 from .candidate import Candidate, CandidateStage
 from .pipeline_batch import PipelineBatch, follow
@@ -52,6 +53,8 @@ class PipelineEstimator:
         self.problem = problem
         self._stages: dict[tuple[object, ...], StageFigures] = {}
         self._links: dict[tuple[object, ...], LinkFigures] = {}
+        self._last: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._last_shares: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def estimate(self, candidates: Sequence[Candidate]) -> FloatArray:
         """[candidates]: seconds of a round."""
@@ -69,18 +72,58 @@ class PipelineEstimator:
     def _fill(self, batch: PipelineBatch, row: int, candidate: Candidate) -> None:
         last = len(candidate.stages) - 1
         batch.last[row] = last
-        for place, stage in enumerate(candidate.stages):
+        rest = self.problem.mini_batch % candidate.micro_batch
+        stages, ends = candidate.stages, candidate.stages
+        if rest:
+            batch.last_part[row] = rest / candidate.micro_batch
+            ends = tuple(replace(stage, shares=self._shares_of_last(stage, rest)) for stage in stages)
+        for place, stage in enumerate(stages):
             figures = self._stage_figures(stage)
-            batch.forward[row, place] = figures.forward
-            batch.backward[row, place] = figures.backward
-            batch.behind[row, place] = max(figures.all_reduce - figures.backward, figures.last_bucket) + figures.step
+            forward, backward = figures.forward, figures.backward
+            if rest:
+                before = int(batch.counts[row]) - 1
+                ahead = before if last == 0 else min(before, stage.in_flight)
+                forward, backward = self._last_seconds(stage, ends[place].shares, ahead)
+            batch.forward[row, place] = figures.forward, forward
+            batch.backward[row, place] = figures.backward, backward
+            batch.behind[row, place] = max(figures.all_reduce - backward, figures.last_bucket) + figures.step
             batch.in_flight[row, place] = stage.in_flight
             if place < last:
-                link = self._link_figures(stage, candidate.stages[place + 1])
-                batch.forward_out[row, place] = link.forward_out
-                batch.forward_in[row, place] = link.forward_in
-                batch.backward_out[row, place] = link.backward_out
-                batch.backward_in[row, place] = link.backward_in
+                link = self._link_figures(stage, stages[place + 1])
+                end_link = link if not rest else self._link_figures(ends[place], ends[place + 1])
+                batch.forward_out[row, place] = link.forward_out, end_link.forward_out
+                batch.forward_in[row, place] = link.forward_in, end_link.forward_in
+                batch.backward_out[row, place] = link.backward_out, end_link.backward_out
+                batch.backward_in[row, place] = link.backward_in, end_link.backward_in
+
+    def _shares_of_last(self, stage: CandidateStage, rest: int) -> tuple[int, ...]:
+        """What each replica has of the round's last micro-batch of `rest` samples; some may have nothing."""
+        key = (stage.devices, stage.shares, rest)
+        if key not in self._last_shares:
+            names = self.problem.instance.device_names
+            shares = {names[device]: share for device, share in zip(stage.devices, stage.shares, strict=True)}
+            parts = split_micro_batch(shares, rest, least_batch=self.problem.least_batch)
+            self._last_shares[key] = tuple(part.size for part in parts.values())
+        return self._last_shares[key]
+
+    def _last_seconds(self, stage: CandidateStage, shares: tuple[int, ...], ahead: int) -> tuple[float, float]:
+        """Forward and backward of a last micro-batch with these shares, by which the stage's slowest replica is longer busy.
+
+        ahead: micro-batches before it, in all of which a faster replica has gained on the slowest one.
+        """
+        key = (stage.first, stage.end, stage.devices, stage.shares, shares, ahead)
+        if key not in self._last:
+            full = self._stage_figures(stage)
+            longest = (0.0, 0.0)
+            for device, usual, share in zip(stage.devices, stage.shares, shares, strict=True):
+                if share == 0:
+                    continue
+                forward, backward = self._replica_seconds(stage, device, share)
+                gained = ahead * (full.forward + full.backward - sum(self._replica_seconds(stage, device, usual)))
+                part = max(0.0, 1 - gained / max(forward + backward, 1e-300))
+                longest = max(longest, (forward * part, backward * part), key=sum)
+            self._last[key] = longest
+        return self._last[key]
 
     def _stage_figures(self, stage: CandidateStage) -> StageFigures:
         key = (stage.first, stage.end, stage.devices, stage.shares)
@@ -90,19 +133,15 @@ class PipelineEstimator:
 
     def _work_out_stage(self, stage: CandidateStage) -> StageFigures:
         problem = self.problem
-        forward, backward, step = 0.0, 0.0, 0.0
-        forward_table, backward_table = problem.seconds
+        forward, both, step = 0.0, 0.0, 0.0
         for device, share in zip(stage.devices, stage.shares, strict=True):
+            there, back = self._replica_seconds(stage, device, share)
+            forward, both = max(forward, there), max(both, there + back)
             kind = problem.class_of[device]
-            overheads = problem.profiles[kind].overheads
-            there = float(forward_table[kind, share, stage.end] - forward_table[kind, share, stage.first])
-            back = float(backward_table[kind, share, stage.end] - backward_table[kind, share, stage.first])
-            carried = share * sum(self._cut_bytes(cut) for cut in (stage.first, stage.end))
-            frames = overheads.frame_seconds * 2 + overheads.byte_seconds * carried
-            forward = max(forward, there + overheads.action_seconds + frames)
-            backward = max(backward, back + overheads.action_seconds + frames)
             update = problem.update_before[kind]
+            overheads = problem.profiles[kind].overheads
             step = max(step, float(update[stage.end] - update[stage.first]) + overheads.round_seconds)
+        backward = both - forward  # one replica may be the slowest forward, another one in both
         size = len(stage.devices)
         if size == 1:
             return StageFigures(forward, backward, 0.0, 0.0, step)
@@ -112,6 +151,18 @@ class PipelineEstimator:
         buckets = problem.buckets_before[stage.end] - problem.buckets_before[stage.first] + 1
         last_bucket = factor * min(gradients, BUCKET_BYTES) + 2 * latency
         return StageFigures(forward, backward, factor * gradients + latency * buckets, last_bucket, step)
+
+    def _replica_seconds(self, stage: CandidateStage, device: int, share: int) -> tuple[float, float]:
+        """Forward and backward of so many samples, with what their frames take the processor."""
+        kind = self.problem.class_of[device]
+        forward, backward = self.problem.seconds
+        overheads = self.problem.profiles[kind].overheads
+        carried = share * sum(self._cut_bytes(cut) for cut in (stage.first, stage.end))
+        more = overheads.action_seconds + overheads.frame_seconds * 2 + overheads.byte_seconds * carried
+        return (
+            float(forward[kind, share, stage.end] - forward[kind, share, stage.first]) + more,
+            float(backward[kind, share, stage.end] - backward[kind, share, stage.first]) + more,
+        )
 
     def _cut_bytes(self, cut: int) -> float:
         if cut == self.problem.layer_count or (cut == 0 and self.problem.instance.data_source is None):

@@ -80,8 +80,8 @@ class SetProgram:
         self._between = between
         self._cut_bytes = np.array([tables.problem.cut_bytes[cut] for cut in tables.cuts])
 
-    def run(self, costs: GroupCosts, *, micro_batches: int) -> list[SketchedPipeline]:
-        """The best pipelines of every set of devices, the fastest first."""
+    def run(self, costs: GroupCosts, *, micro_batches: float) -> list[SketchedPipeline]:
+        """The best pipelines of every set of devices, the fastest first. micro_batches: of a round, a smaller one in part."""
         states = _States.empty(len(self.groups), len(self.tables.cuts))
         last = len(self.tables.cuts) - 1
         full = len(self.groups) - 1
@@ -99,7 +99,7 @@ class SetProgram:
         costs: GroupCosts,
         index: int,
         *,
-        micro_batches: int,
+        micro_batches: float,
         heads: IntArray,
         tails: IntArray,
         rows: int,
@@ -146,7 +146,7 @@ class SetProgram:
         states: _States,
         costs: GroupCosts,
         *,
-        micro_batches: int,
+        micro_batches: float,
         heads: IntArray,
         tails: IntArray,
         held: IntArray,

@@ -15,12 +15,14 @@ def first_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
 
 
 def all_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
-    """Ascending: the smallest size for every number of micro-batches, and the usual ones that other planners try.
-
-    All there are where the mini-batch is small.
-    """
+    """Ascending: all there are where the mini-batch is small, else the balanced ones."""
     if mini_batch <= EVERY_SIZE_UP_TO:
         return tuple(size for size in range(1, mini_batch + 1) if _respects(size, mini_batch, least_batch))
+    return balanced_sizes(mini_batch, least_batch=least_batch)
+
+
+def balanced_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
+    """Ascending: the smallest size for every number of micro-batches, and the usual ones that other planners try."""
     sizes = {-(-mini_batch // count) for count in range(1, mini_batch + 1)}
     sizes |= set(micro_batch_sizes(mini_batch, least_batch=least_batch))
     return tuple(sorted(size for size in sizes if _respects(size, mini_batch, least_batch)))

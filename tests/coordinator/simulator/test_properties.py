@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edgeswarm.plan import Plan
 from edgeswarm.profile import DataSource, Network, PlanningInstance
 from edgeswarm.samples import overlaps, split_micro_batch
-from edgeswarm_coordinator.simulator.simulate import round_seconds, simulate
+from edgeswarm_coordinator.simulator.simulate import round_and_in_flight, round_seconds, simulate
 from edgeswarm_coordinator.simulator.simulation import TimelineEvent
 
 from .plans import planned
@@ -124,6 +124,17 @@ def test_the_quick_way_says_the_same_and_always_the_same(case: Planned) -> None:
     assert sum(limit.fraction for limit in result.limits) == pytest.approx(1.0)
     for use in result.devices.values():
         assert use.busy + use.waiting + use.all_reduce == pytest.approx(1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(planned(), st.data())
+def test_what_was_never_in_flight_changes_nothing(case: Planned, data: st.DataObject) -> None:
+    """Any K from what a stage had in flight to what it was allowed gives the same round."""
+    instance, plan = case
+    seconds, most = round_and_in_flight(instance, plan)
+    limits = [data.draw(st.integers(held, stage.in_flight)) for held, stage in zip(most, plan.stages, strict=True)]
+    stages = [replace(stage, in_flight=limit) for stage, limit in zip(plan.stages, limits, strict=True)]
+    assert round_and_in_flight(instance, replace(plan, stages=tuple(stages))) == (seconds, most)
 
 
 @settings(max_examples=60, deadline=None)

@@ -15,7 +15,8 @@ from edgeswarm.profile import DataSource, Network, PlanningInstance
 from edgeswarm_coordinator.planner.comparison.exhaustive import find_optimum
 from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
-from edgeswarm_coordinator.planner.search.edgeswarm import Effort, plan_by_search
+from edgeswarm_coordinator.planner.search.edgeswarm import plan_by_search
+from edgeswarm_coordinator.planner.search.effort import Effort
 from edgeswarm_coordinator.planner.search.sizes import all_sizes
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 

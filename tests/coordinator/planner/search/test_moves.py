@@ -50,6 +50,16 @@ def test_fine_moves_change_shares_and_in_flight() -> None:
     assert {candidate.stages[0].in_flight for candidate in found} == {1, 2}
 
 
+def test_other_shares_come_with_the_usual_in_flight_too() -> None:
+    problem = SearchProblem(make_instance((1.0,) * 4, (1.0, 1.1, 1.2)))
+    moves = moves_of(problem)
+    start = moves.realise(Outline(4, (0, 2, 4), ((0,), (1, 2)), (2, 1)))
+    assert start is not None
+    assert start.stages[1].shares == (2, 2)
+    found = {(c.stages[0].in_flight, c.stages[1].shares) for c in moves.fine(start)}
+    assert {(2, (1, 3)), (4, (1, 3)), (2, (3, 1)), (4, (3, 1))} <= found
+
+
 def test_devices_of_a_kind_are_named_in_order() -> None:
     instance = make_instance((1.0,) * 4, (1.0, 1.0), memory_bytes=[10**9] * 2)
     # Classes of their own with the same times are still two kinds: only what is the same by name is interchangeable.

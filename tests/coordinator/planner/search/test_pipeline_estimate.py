@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgeswarm.profile import DeviceProfile
 from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage
 from edgeswarm_coordinator.planner.search.judge import Judge
 from edgeswarm_coordinator.planner.search.pipeline_batch import PipelineBatch, follow
@@ -46,7 +49,7 @@ def test_latency_is_paid_there_and_back() -> None:
 
 def test_a_slow_link_sets_the_pace() -> None:
     batch = batch_of(2, count=10, in_flight=[10, 1])
-    batch.forward_out[0, 0] = batch.forward_in[0, 0] = 5.0
+    batch.forward_out[0, 0, :] = batch.forward_in[0, 0, :] = 5.0
     # The first forward, ten transfers, the last micro-batch forward and back.
     assert follow(batch)[0] == pytest.approx(1.0 + 10 * 5.0 + 3.0 + 2.0)
 
@@ -62,7 +65,7 @@ def test_rows_do_not_disturb_each_other() -> None:
     one, other = batch_of(2, count=4, in_flight=[3, 1]), batch_of(1, count=7, in_flight=[1])
     both = PipelineBatch(2, 2, latency=0.0)
     both.counts[:], both.last[:] = [4, 7], [1, 0]
-    both.forward[:], both.backward[:] = [[1, 1], [1, 0]], [[2, 2], [2, 0]]
+    both.forward[:, :, :], both.backward[:, :, :] = 1, 2
     both.in_flight[:] = [[3, 1], [1, 1]]
     assert follow(both).tolist() == [follow(one)[0], follow(other)[0]]
 
@@ -82,3 +85,42 @@ def test_two_unreplicated_stages_are_as_simulated(cut: int, micro_batch: int, he
     simulated = Judge(problem, budget=1e9).seconds(candidate)
     estimated = PipelineEstimator(problem).estimate([candidate])
     assert np.allclose(estimated, simulated, rtol=0.02)
+
+
+def seconds_of(problem: SearchProblem, candidate: Candidate) -> tuple[float, float]:
+    """Estimated and simulated."""
+    return PipelineEstimator(problem).estimate([candidate])[0], Judge(problem, budget=1e9).seconds(candidate)
+
+
+def test_a_smaller_last_micro_batch_takes_less() -> None:
+    problem = SearchProblem(make_instance((1.0, 1.0), (1.0,), mini_batch=7))
+    estimated, simulated = seconds_of(problem, Candidate(5, (CandidateStage(0, 2, (0,), (5,), 1),)))
+    assert estimated == pytest.approx(simulated) == pytest.approx(7 * 2 * 3.0)
+
+
+def test_a_replica_without_samples_in_the_last_micro_batch_is_done_before() -> None:
+    """Shares 2 and 1 of 3 samples: the one that is left goes to the first device, which is four times as fast."""
+    problem = SearchProblem(make_instance((1.0, 1.0), (1.0, 4.0), param_bytes=0, mini_batch=4))
+    stage = CandidateStage(0, 2, (0, 1), (2, 1), 1)
+    estimated, simulated = seconds_of(problem, Candidate(3, (stage,)))
+    # The second device has one sample in all, 2 layers of 3 seconds each; the first has three of them in that time.
+    assert estimated == pytest.approx(simulated) == pytest.approx(4 * 2 * 3.0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(cut=st.integers(1, 3), micro_batch=st.sampled_from([3, 5, 7, 11, 15]), bandwidth=st.floats(5, 1e4))
+def test_two_stages_with_a_rest_are_as_simulated(cut: int, micro_batch: int, bandwidth: float) -> None:
+    problem = SearchProblem(make_instance((1.0, 0.5, 2.0, 1.0), (1.0, 1.5), bandwidth=bandwidth, latency=0.1))
+    stages = (CandidateStage(0, cut, (0,), (micro_batch,), 4), CandidateStage(cut, 4, (1,), (micro_batch,), 1))
+    estimated, simulated = seconds_of(problem, Candidate(micro_batch, stages))
+    assert estimated == pytest.approx(simulated, rel=0.02)
+
+
+def test_a_replica_is_slow_forward_and_another_one_backward() -> None:
+    """5 samples of 1 and 2 seconds, against 1 of 9 and 3: forward 5 and 9, backward 10 and 3, both 15 and 12."""
+    instance = make_instance((1.0,), (1.0, 4.0), param_bytes=0, mini_batch=6)
+    slow = DeviceProfile((1,), ((9.0,),), ((3.0,),))
+    instance = replace(instance, profiles={**instance.profiles, "class-b": slow})
+    problem = SearchProblem(instance)
+    estimated, simulated = seconds_of(problem, Candidate(6, (CandidateStage(0, 1, (0, 1), (5, 1), 1),)))
+    assert estimated == pytest.approx(simulated) == pytest.approx(15.0)
