@@ -24,8 +24,8 @@ REDUCED_AT_ONCE = 2
 class GroupAllReduce:
     """The buckets of one stage's group, round after round; the small buffer of statistics goes last.
 
-    ring: the stream from each replica to its successor. charge(position, frames, bytes): what a replica's processor
-    spends on it. finished(position): called for each replica when the round's last buffer is there.
+    ring: the stream from each replica to its successor. handled(position, frames, bytes): seconds at which a replica's
+    processor will be done with so much. finished(position): called for each replica when the round's last buffer is there.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class GroupAllReduce:
         stage: int,
         buckets: Sequence[Bucket],
         ring: Sequence[Stream],
-        charge: Callable[[int, int, float], None],
+        handled: Callable[[int, int, float], float],
         finished: Callable[[int], None],
     ) -> None:
         self._queue = queue
         self._network = network
         self._stage = stage
         self._ring = tuple(ring)
-        self._charge = charge
+        self._handled = handled
         self._finished = finished
         size = len(self._ring)
         self._steps = 1 if size == 2 else 2 * (size - 1)
@@ -77,10 +77,11 @@ class GroupAllReduce:
             self._begun += 1
             self._missing[buffer] = size
             sent, count = self._buffers[buffer]
-            for position, stream in enumerate(self._ring):
-                self._charge(position, 2 * self._steps * count, 2 * sent)
+            frames = 2 * self._steps * count
+            handled = max(self._handled(position, frames, 2 * sent) for position in range(size))
+            for stream in self._ring:
                 label = ("all-reduce", self._stage, buffer)
-                arrival = (buffer, self._latencies(stream, sent, count))
+                arrival = (buffer, self._latencies(stream, sent, count), handled)
                 self._network.send(stream, Transfer(sent, self._arrived, arrival, urgent=False, label=label))
 
     def _latencies(self, stream: Stream, sent: float, count: int) -> float:
@@ -91,11 +92,11 @@ class GroupAllReduce:
         steps = self._steps * stream.latency
         return steps - stream.latency + (count - 1) * max(0.0, (steps - sent / count / stream.bandwidth) / 2)
 
-    def _arrived(self, arrival: tuple[int, float]) -> None:
-        buffer, extra_seconds = arrival
+    def _arrived(self, arrival: tuple[int, float, float]) -> None:
+        buffer, extra_seconds, handled = arrival
         self._missing[buffer] -= 1
         if self._missing[buffer] == 0:
-            self._queue.at(self._queue.now + extra_seconds, self._over, None)
+            self._queue.at(max(self._queue.now + extra_seconds, handled), self._over, None)
 
     def _over(self, _: None) -> None:
         self._done += 1

@@ -6,7 +6,7 @@
 
 Each replica goes into its next round as soon as it has stepped, as workers do: nobody waits for the others. What a
 device's processor spends on frames is taken from its computing: it is owed until the next action, which takes that much
-longer, unless the device has idled meanwhile.
+longer, unless the device has idled meanwhile. What it spends on an all-reduce comes behind its last backward.
 """
 
 from __future__ import annotations
@@ -83,10 +83,12 @@ class _Replica:
         "all_reduce",
         "before_gradients",
         "before_inputs",
+        "busy_until",
         "downstream",
         "ends",
         "feed",
         "free_since",
+        "handling_until",
         "in_flight",
         "index",
         "is_idle",
@@ -114,6 +116,8 @@ class _Replica:
         self.started = 0.0
         self.free_since = 0.0
         self.owed = 0.0
+        self.busy_until = 0.0  # with the action under way
+        self.handling_until = 0.0  # with the frames of an all-reduce
         self.ends: list[float] = []  # of its rounds
         self.in_flight = 0
         self.most_in_flight = 0
@@ -263,7 +267,7 @@ class Engine:
                 stage=stage_index,
                 buckets=group[0].work.buckets,
                 ring=[stream(group[place], group[(place + 1) % len(group)].index) for place in range(len(group))],
-                charge=lambda place, frames, size, group=group: _charge(group[place], frames, size),  # type: ignore[misc]
+                handled=lambda place, frames, size, group=group: self._handled(group[place], frames, size),  # type: ignore[misc]
                 finished=lambda place, group=group: self._step(group[place]),  # type: ignore[misc]
             )
             for replica in group:
@@ -330,6 +334,7 @@ class Engine:
         start = self._queue.now
         replica.started = start
         seconds = (part.forward_seconds if is_forward else part.backward_seconds) + _pay(replica, start)
+        replica.busy_until = start + seconds
         self._queue.at(start + seconds, self._computed, replica)
         if not is_forward and replica.all_reduce is not None and action.micro_batch == replica.mine[-1]:
             for number, bucket in enumerate(replica.work.buckets):
@@ -419,6 +424,13 @@ class Engine:
         if self._log is not None:
             self._log.computed.append(ComputeRecord(replica.index, "step", replica.round, -1, replica.started, now))
         self._begin_round(replica)
+
+    def _handled(self, replica: _Replica, frames: int, size: float) -> float:
+        """When the replica's processor, which first ends its backward, will be done with these frames of an all-reduce."""
+        overheads = replica.work.overheads
+        begins = max(self._queue.now, replica.busy_until, replica.handling_until)
+        replica.handling_until = begins + overheads.frame_seconds * frames + overheads.byte_seconds * size
+        return replica.handling_until
 
     def _log_transfer(self, stream: Stream, transfer: Transfer, end: float) -> None:
         assert self._log is not None
