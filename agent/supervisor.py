@@ -42,6 +42,8 @@ _DRAIN_SECONDS = 1.0
 WORKER_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
     "MALLOC_TRIM_THRESHOLD_": "2147483648",
+    # Each thread of a link would keep a heap of its own, as large as its largest frames.
+    "MALLOC_ARENA_MAX": "2",
     "PYTHONFAULTHANDLER": "1",
     "PYTHONUNBUFFERED": "1",
     # Deterministic matrix products on CUDA need it set before torch starts.

@@ -3,6 +3,7 @@
     python -m bench.predictions --folder DIR --cell C:100:mobilenet_v2
     python -m bench.predictions --folder DIR --all          the cells of CELLS, those that aren't there yet
     python -m bench.predictions --folder DIR --report       the table of what is there
+    python -m bench.predictions --folder DIR --report --predict-again   by the simulator as it is now, out of the same curves
 
 A cell is an environment, a rate of its links and a model. Its devices are profiled anew, and in the same hour a few plans are
 trained, good ones and bad ones: each once, and the first one again at the end, which shows the noise of equal settings.
@@ -33,7 +34,7 @@ from bench.testbed.links import HUB_ADDRESS
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
-from edgeswarm.profile_json import instance_to_json
+from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 from edgeswarm_coordinator.planner.prediction import with_prediction
@@ -53,6 +54,7 @@ CELLS = (
 PLANS = ("edgeswarm", "asteroid", "data-parallel", "pipeline")
 FIRST_ROUNDS = 2  # which begin with cold memory and unfilled buffers
 MOST_ERROR_MEDIAN, MOST_ERROR_95, LEAST_RANK_CORRELATION = 0.08, 0.15, 0.95
+MOST_MEMORY_UNDER, MOST_MEMORY_OVER = 0.03, 0.10
 
 
 @dataclass(frozen=True)
@@ -187,8 +189,20 @@ def pairs(documents: list[dict[str, Any]]) -> Iterator[tuple[str, str, float, fl
             yield document["cell"], name, told["predicted_seconds"], seconds, again[0] if again else None
 
 
-def report(folder: Path) -> Report:
-    """The table over all cells that are there."""
+def predicted_again(document: dict[str, Any]) -> dict[str, Any]:
+    """The cell with what the present simulator says of its plans, from the curves and links that were measured then."""
+    instance = instance_from_json(document["instance"])
+    runs = []
+    for told in document["runs"]:
+        plan = with_prediction(instance, Plan.from_json(told["document"]))
+        assert plan.predicted is not None
+        now = {"predicted_seconds": plan.predicted.round_seconds, "predicted_bytes": dict(plan.predicted.memory_bytes)}
+        runs.append({**told, **now})
+    return {**document, "runs": runs}
+
+
+def report(folder: Path, *, predict_again: bool = False) -> Report:
+    """The table over all cells that are there. predict_again: predicted by the present simulator."""
     table = Report(
         title="Predicted and measured seconds of a round",
         how=(
@@ -198,6 +212,8 @@ def report(folder: Path) -> Report:
         columns=("cell", "plan", "predicted", "measured", "error", "again", "noise", "memory, least to most"),
     )
     documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    if predict_again:
+        documents = [predicted_again(document) for document in documents]
     found = list(pairs(documents))
     memory = {
         (document["cell"], told["plan"]): memory_errors(told)
@@ -219,6 +235,11 @@ def report(folder: Path) -> Report:
         table.expect(f"median error {table.data['median']:.1%}, at most 8 %", table.data["median"] <= MOST_ERROR_MEDIAN)
         table.expect(f"95th percentile {table.data['p95']:.1%}, at most 15 %", table.data["p95"] <= MOST_ERROR_95)
         table.expect(f"rank correlation {correlation:.3f}, at least 0.95", correlation >= LEAST_RANK_CORRELATION)
+        least, most = min(min(each) for each in memory.values()), max(max(each) for each in memory.values())
+        table.expect(
+            f"memory {least:+.1%} to {most:+.1%} of what was measured, -3 % to +10 %",
+            least >= -MOST_MEMORY_UNDER and most <= MOST_MEMORY_OVER,
+        )
     return table
 
 
@@ -241,6 +262,7 @@ def main() -> int:
     parser.add_argument("--cell", action="append", default=[], help="ENVIRONMENT:MBPS:MODEL; may be repeated")
     parser.add_argument("--all", action="store_true", help="all cells that are not there yet")
     parser.add_argument("--report", action="store_true", help="only the table")
+    parser.add_argument("--predict-again", action="store_true", help="what the simulator says of them now")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -252,7 +274,7 @@ def main() -> int:
                 continue
             document = measure(cell, given.folder)
             path.write_text(json.dumps(document))
-    return report(given.folder).show(as_json=given.json)
+    return report(given.folder, predict_again=given.predict_again).show(as_json=given.json)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
     python -m bench.tensor_path                                  frames of 64 KiB, 1 MiB and 16 MiB
     python -m bench.tensor_path --chunk-kib 128 --chunk-kib 1024     other sizes of a message
+    python -m bench.tensor_path --mbps 100 --megabytes 24            as root: packets of 1500 bytes, at that rate
 
-Two processes on loopback, in a worker's environment. The ways are measured by turns in one run, since a busy machine
-changes them all. One GB is 10^9 bytes of tensors; CPU seconds are user and system time of both processes, all threads.
+Two processes on loopback, in a worker's environment; at a rate, on a loopback of their own, in a network namespace. The ways
+are measured by turns in one run, since a busy machine changes them all. One GB is 10^9 bytes of tensors; CPU seconds are user
+and system time of both processes, all threads.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ WAYS = ("edgeswarm", "grpc", "tcp")
 SHOWN = {"edgeswarm": "edgeswarm, mTLS", "grpc": "bare gRPC, mTLS", "tcp": "raw TCP"}
 FRAME_KIB = (64, 1024, 16 * 1024)
 GB = 1e9
+SLOW_NAMESPACE = "edgeswarm-path"
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,20 @@ class Ends:
         self._receiver.stop()
 
 
+def on_a_slow_loopback(mbps: float, command: list[str]) -> int:
+    """Runs it in a network namespace whose loopback has packets as an Ethernet's and that rate; its exit code."""
+    inside = ["ip", "netns", "exec", SLOW_NAMESPACE]
+    burst = max(15_000, int(mbps * 1e6 / 8 * 1e-3))
+    subprocess.run(["ip", "netns", "add", SLOW_NAMESPACE], check=True)
+    try:
+        subprocess.run([*inside, "ip", "link", "set", "lo", "mtu", "1500", "up"], check=True)
+        shape = ["root", "tbf", "rate", f"{mbps}mbit", "burst", str(burst), "latency", "50ms"]
+        subprocess.run([*inside, "tc", "qdisc", "add", "dev", "lo", *shape], check=True)
+        return subprocess.run([*inside, *command], check=False).returncode
+    finally:
+        subprocess.run(["ip", "netns", "del", SLOW_NAMESPACE], check=True)
+
+
 def measure(ends: Ends, report: Report, *, frame_kib: int, chunk_kib: int, repeats: int, total_bytes: int) -> None:
     """All ways by turns for one size of frames and of messages."""
     costs: dict[str, list[Cost]] = {way: [] for way in WAYS}
@@ -160,7 +177,12 @@ def main() -> int:
         "--chunk-kib", type=int, action="append", metavar="KIB", help="size of a message; edgeswarm's own"
     )
     parser.add_argument("--megabytes", type=int, default=512, metavar="MB", help="of each run  [default: 512]")
+    parser.add_argument("--mbps", type=float, metavar="RATE", help="on a slow loopback; needs root")
     given = parser.parse_args()
+    if given.mbps:
+        place = sys.argv.index("--mbps")
+        rest = [*sys.argv[1:place], *sys.argv[place + 2 :]]
+        return on_a_slow_loopback(given.mbps, [sys.executable, "-m", "bench.tensor_path", *rest])
     report = Report(
         title="The tensor path on loopback",
         how=(

@@ -19,6 +19,8 @@ from .stage_work import Bucket
 
 # As the worker has it.
 REDUCED_AT_ONCE = 2
+# A step sends a frame, takes one, and adds it on a thread that wakes up for it.
+HANDLINGS_OF_A_STEP = 3
 
 
 class GroupAllReduce:
@@ -77,7 +79,7 @@ class GroupAllReduce:
             self._begun += 1
             self._missing[buffer] = size
             sent, count = self._buffers[buffer]
-            frames = 2 * self._steps * count
+            frames = HANDLINGS_OF_A_STEP * self._steps * count
             handled = max(self._handled(position, frames, 2 * sent) for position in range(size))
             for stream in self._ring:
                 label = ("all-reduce", self._stage, buffer)

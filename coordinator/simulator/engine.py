@@ -5,8 +5,8 @@
         +------------------------------------------------------------------------------------------------------------------+
 
 Each replica goes into its next round as soon as it has stepped, as workers do: nobody waits for the others. What a
-device's processor spends on frames is taken from its computing: it is owed until the next action, which takes that much
-longer, unless the device has idled meanwhile. What it spends on an all-reduce comes behind its last backward.
+device's processor spends on a frame delays the frame, and is taken from its computing: it is owed until the next action, which
+takes that much longer, unless the device has idled meanwhile. What it spends on an all-reduce comes behind its last backward.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Engine:
                     egress=egress[sender.index],
                     ingress=ingress[receiver],
                     bandwidth=rate,
-                    latency=latency,
+                    latency=latency + _handling(sender.work) + _handling(self.works[receiver]),
                 )
             return streams[pair]
 
@@ -251,7 +251,7 @@ class Engine:
                         egress=card,
                         ingress=ingress[replica.index],
                         bandwidth=source.bandwidth[replica.work.device],
-                        latency=latency,
+                        latency=latency + _handling(replica.work),
                     )
                     replica.feed = self._feed(replica, line)
 
@@ -436,6 +436,11 @@ class Engine:
         assert self._log is not None
         record = TransferRecord(stream.sender, stream.receiver, transfer.label, transfer.size, transfer.started, end)
         self._log.transfers.append(record)
+
+
+def _handling(work: ReplicaWork) -> float:
+    """What a frame spends at one of its ends before it is on its way, or can be used."""
+    return work.overheads.frame_seconds
 
 
 def _card(bytes_per_second: float) -> Card:

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from bench.predictions import CELLS, Cell, even_cuts, memory_errors, pairs, plans_of, rank_correlation, report
+from bench.predictions import (
+    CELLS,
+    Cell,
+    even_cuts,
+    memory_errors,
+    pairs,
+    plans_of,
+    predicted_again,
+    rank_correlation,
+    report,
+)
+from edgeswarm.profile_json import instance_to_json
+from edgeswarm_coordinator.planner.planners import make_plan
 from tests.coordinator.planner.instances import make_instance
 
 
@@ -50,7 +62,18 @@ def test_the_report_says_what_does_not_hold(tmp_path: Path) -> None:
     (tmp_path / "C-100-x.json").write_text(json.dumps(DOCUMENT))
     table = report(tmp_path)
     assert table.rows[0] == ("C-100-x", "good", "1.100", "1.000", "+10.0%", "1.100", "+10.0%", "-5% to +10%")
-    assert [holds for _, holds in table.verdicts] == [False, False, True]
+    assert [holds for _, holds in table.verdicts] == [False, False, True, False]
+
+
+def test_a_cell_is_predicted_again_from_what_was_measured_then() -> None:
+    instance = make_instance()
+    plan = make_plan(instance, "pipeline")
+    assert plan.predicted is not None
+    run = {"plan": "pipeline", "document": plan.to_json(), "predicted_seconds": 99.0, "round_seconds": [1.0]}
+    (now,) = predicted_again({"instance": instance_to_json(instance), "runs": [run]})["runs"]
+    assert now["predicted_seconds"] == pytest.approx(plan.predicted.round_seconds)
+    assert now["predicted_bytes"] == dict(plan.predicted.memory_bytes)
+    assert now["round_seconds"] == [1.0]
 
 
 def test_cells() -> None:
