@@ -16,6 +16,8 @@ from edgeswarm.plan import Stage
 from .lan import Lan
 from .stage_run import StageRun, layer_states
 
+pytestmark = pytest.mark.thorough
+
 A, B, C, D, E = (f"{name}-00000{number}" for number, name in enumerate("abcde"))
 
 

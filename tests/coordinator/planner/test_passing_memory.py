@@ -81,6 +81,7 @@ def test_plans_and_simulations_count_it_and_plans_fit_with_it(micro_batch: int) 
             assert passing < simulated[device].peak_bytes <= most
 
 
+@pytest.mark.thorough
 @settings(max_examples=30, deadline=None)
 @given(instance=instances(uniform_links=False), bytes_=st.integers(0, 400), frames=st.integers(0, 2))
 def test_what_passes_is_counted_by_every_planner(instance: PlanningInstance, bytes_: int, frames: int) -> None:

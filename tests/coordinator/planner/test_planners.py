@@ -76,6 +76,7 @@ def test_where_a_baseline_fits_asteroid_fits(instance: PlanningInstance) -> None
         assert plan_or_error(instance, "asteroid")[0] is not None
 
 
+@pytest.mark.thorough
 @settings(max_examples=25, deadline=None)
 @given(instance=instances(uniform_links=False))
 def test_nobody_is_faster_than_the_exhaustive_search(instance: PlanningInstance) -> None:
