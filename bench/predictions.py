@@ -8,7 +8,7 @@
 A cell is an environment, a rate of its links and a model. Its devices are profiled anew, and in the same hour a few plans are
 trained, good ones and bad ones: each once, and the first one again at the end, which shows the noise of equal settings.
 Seconds: median of the rounds but the first two. Peak memory: of each worker, anonymous and tmpfs, the largest seen.
-One JSON file a cell; a run that was broken off begins anew the cell that was under way.
+One JSON file a cell, written after each plan; a cell that was broken off counts as far as it came, and is begun anew.
 """
 
 from __future__ import annotations
@@ -77,6 +77,13 @@ class Cell:
     def name(self) -> str:
         return f"{self.environment}-{self.mbps:.0f}-{self.model}"
 
+    def file(self, folder: Path) -> Path:
+        return folder / f"{self.name}.json"
+
+    def is_complete(self, folder: Path) -> bool:
+        path = self.file(folder)
+        return path.exists() and bool(json.loads(path.read_text())["complete"])
+
 
 def plans_of(instance: PlanningInstance) -> dict[str, Plan]:
     """The planners' plans and a bad one; those alike but for their planner's name once."""
@@ -123,8 +130,8 @@ def even_cuts(instance: PlanningInstance) -> Plan | None:
     return replace(predicted, planner="even-cuts") if fits else None
 
 
-def measure(cell: Cell, folder: Path) -> dict[str, Any]:
-    """Profiles, plans, and trains each plan once, the first one twice."""
+def measure(cell: Cell, folder: Path) -> None:
+    """Profiles, plans, and trains each plan once, the first one twice; writes the cell's file after each."""
     begin = time.monotonic()
     environment = load_environment(cell.environment, mbps=cell.mbps)
     shutil.rmtree(folder / f"{cell.name}.work", ignore_errors=True)  # of a run that was broken off
@@ -136,18 +143,21 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
         _, instance = make_plan_for_job(options, folders=cluster.folders)
         profiled = time.monotonic() - begin
         plans = list(plans_of(instance).items())
-        runs = []
+        document: dict[str, Any] = {
+            "format": "edgeswarm-predictions/1",
+            "cell": cell.name,
+            "when": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "profile_seconds": profiled,
+            "instance": instance_to_json(instance),
+            "runs": [],
+            "complete": False,
+        }
         for number, (name, plan) in enumerate([*plans, plans[0]]):
             say(f"{cell.name}: {name}")
-            runs.append({"plan": name, **run(cluster, options, plan, cluster.folder / f"run-{number}")})
-    return {
-        "format": "edgeswarm-predictions/1",
-        "cell": cell.name,
-        "when": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "profile_seconds": profiled,
-        "instance": instance_to_json(instance),
-        "runs": runs,
-    }
+            told = run(cluster, options, plan, cluster.folder / f"run-{number}")
+            document["runs"].append({"plan": name, **told})
+            document["complete"] = number == len(plans)
+            cell.file(folder).write_text(json.dumps(document))
 
 
 def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) -> dict[str, Any]:
@@ -269,11 +279,8 @@ def main() -> int:
     if not given.report:
         for text in [*given.cell, *(CELLS if given.all else ())]:
             cell = Cell.parse(text)
-            path = given.folder / f"{cell.name}.json"
-            if path.exists():
-                continue
-            document = measure(cell, given.folder)
-            path.write_text(json.dumps(document))
+            if not cell.is_complete(given.folder):
+                measure(cell, given.folder)
     return report(given.folder, predict_again=given.predict_again).show(as_json=given.json)
 
 

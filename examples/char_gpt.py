@@ -68,7 +68,7 @@ def loss(scores, targets):
 
 job = edgeswarm.Job(
     model=CharGPT,
-    dataset=lambda: Source(6400),
+    dataset=lambda: Source(4800),
     evaluation_dataset=lambda: Source(480, evaluation=True),
     transform=lambda sample, generator: tuple(part.long() for part in sample),
     loss=loss,

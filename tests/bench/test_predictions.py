@@ -76,6 +76,15 @@ def test_a_cell_is_predicted_again_from_what_was_measured_then() -> None:
     assert now["round_seconds"] == [1.0]
 
 
+def test_a_cell_that_was_broken_off_is_not_complete(tmp_path: Path) -> None:
+    cell = Cell.parse("C:100:mobilenet_v2")
+    assert not cell.is_complete(tmp_path)
+    cell.file(tmp_path).write_text(json.dumps({**DOCUMENT, "complete": False}))
+    assert not cell.is_complete(tmp_path)
+    cell.file(tmp_path).write_text(json.dumps({**DOCUMENT, "complete": True}))
+    assert cell.is_complete(tmp_path)
+
+
 def test_cells() -> None:
     assert Cell.parse("C:100:mobilenet_v2").name == "C-100-mobilenet_v2"
     assert len({Cell.parse(text).name for text in CELLS}) == len(CELLS)

@@ -27,7 +27,13 @@ ADAMW = f"torch.optim.AdamW({GROUPS.format(rate=0.001)}, lr=0.003)"
 SCHEDULE = "learning_rate_schedule=lambda r: 1.0 / (1 + r),"
 
 
-@pytest.mark.parametrize(("optimizer", "more"), [(SGD, ""), (ADAMW, SCHEDULE)], ids=["sgd", "adamw with a schedule"])
+@pytest.mark.parametrize(
+    ("optimizer", "more"),
+    [
+        pytest.param(SGD, "", marks=pytest.mark.soak, id="sgd"),
+        pytest.param(ADAMW, SCHEDULE, id="adamw with a schedule"),
+    ],
+)
 def test_an_epoch_here_and_one_in_plain_pytorch_are_two_epochs_here(
     cluster: ThrowawayCluster, tmp_path: Path, optimizer: str, more: str
 ) -> None:

@@ -117,7 +117,9 @@ def assert_same_bits(found: Path, wanted: Path) -> None:
     assert (found / "plan.json").read_text() == (wanted / "plan.json").read_text()
 
 
-@pytest.mark.parametrize("optimizer", [SGD, ADAMW], ids=["sgd", "adamw"])
+@pytest.mark.parametrize(
+    "optimizer", [pytest.param(SGD, marks=pytest.mark.soak, id="sgd"), pytest.param(ADAMW, id="adamw")]
+)
 def test_a_coordinator_that_was_killed_goes_on_to_the_same_bits(
     cluster: ThrowawayCluster, tmp_path: Path, optimizer: str
 ) -> None:
