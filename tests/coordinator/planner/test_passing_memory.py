@@ -82,7 +82,7 @@ def test_plans_and_simulations_count_it_and_plans_fit_with_it(micro_batch: int) 
 
 
 @pytest.mark.thorough
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(instance=instances(uniform_links=False), bytes_=st.integers(0, 400), frames=st.integers(0, 2))
 def test_what_passes_is_counted_by_every_planner(instance: PlanningInstance, bytes_: int, frames: int) -> None:
     """Plans fit a memory in which layers hold more while they compute."""

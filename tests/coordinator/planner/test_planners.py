@@ -77,7 +77,7 @@ def test_where_a_baseline_fits_asteroid_fits(instance: PlanningInstance) -> None
 
 
 @pytest.mark.thorough
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(instance=instances(uniform_links=False))
 def test_nobody_is_faster_than_the_exhaustive_search(instance: PlanningInstance) -> None:
     plans = {name: plan for name in PLANNERS if (plan := plan_or_error(instance, name)[0]) is not None}
