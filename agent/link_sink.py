@@ -15,10 +15,9 @@ import time
 
 import grpc
 
-from edgeswarm.config import host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.identity import Identity
-from edgeswarm.wire.byte_stream import ByteStream, StreamListener, at_port
+from edgeswarm.wire.byte_stream import TICKET_BYTES, ByteStream, StreamListener
 from edgeswarm.wire.channel import peer_node_id, raw_service, raw_unary_handler
 from edgeswarm.wire.frames import SIZE
 from edgeswarm.wire.v1 import data_pb2
@@ -27,7 +26,6 @@ AGENT_SERVICE = "edgeswarm.wire.v1.Agent"
 OPEN, CLOSE_SECTION = "OpenSink", "CloseSection"
 MESSAGE_BYTES = 256 * 1024
 SECTION = struct.Struct("<Qd")  # bytes, CPU seconds
-TICKET_BYTES = 16
 # Behind the agent's port: the worker's two lie in between.
 PORT_OFFSET = 3
 _SECTION_SECONDS = 30.0
@@ -35,19 +33,13 @@ _MOST_SINKS = 64
 
 
 class LinkSink:
-    """address: "host:port" of the agent; streams come in on the port PORT_OFFSET behind it, on any where that is taken."""
+    """address: "host:port" of the agent."""
 
     def __init__(self, identity: Identity, *, address: str) -> None:
         self._lock = threading.Lock()
         # By ticket: who may use it, and the sections that are whole.
         self._sinks: dict[bytes, tuple[str, queue.SimpleQueue[bytes]]] = {}
-        _, port = host_and_port(address)
-        try:
-            self._listener = StreamListener(
-                identity, address=at_port(address, port + PORT_OFFSET if port else 0), taken=self._take
-            )
-        except OSError:
-            self._listener = StreamListener(identity, address=at_port(address, 0), taken=self._take)
+        self._listener = StreamListener(identity, behind=address, offset=PORT_OFFSET, taken=self._take)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The calls, to be added to the agent's service."""
@@ -77,10 +69,9 @@ class LinkSink:
 
     def _take(self, stream: ByteStream) -> None:
         """Until the stream ends; one without a ticket of its sender's is closed at once."""
-        ticket = bytearray(TICKET_BYTES)
-        stream.receive_into(memoryview(ticket))
+        ticket = stream.receive_ticket()
         with self._lock:
-            owner, sections = self._sinks.get(bytes(ticket), ("", None))
+            owner, sections = self._sinks.get(ticket, ("", None))
         if sections is None or owner != stream.peer:
             return
         try:
@@ -88,7 +79,7 @@ class LinkSink:
                 sections.put(SECTION.pack(*_section(stream)))
         finally:
             with self._lock:
-                self._sinks.pop(bytes(ticket), None)
+                self._sinks.pop(ticket, None)
 
 
 def _section(stream: ByteStream) -> tuple[int, float]:

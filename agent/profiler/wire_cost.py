@@ -1,6 +1,6 @@
 """What frames cost this device's processor: a conversation with itself over the worker's own links, mTLS included.
 
-    egress --> chunks --> gRPC, TLS --> loopback --> gRPC, TLS --> tensor server --> mailbox --> taken
+    egress --> chunks --> TLS --> loopback --> TLS --> tensor server --> mailbox --> taken
     \\________________________________ this process's CPU seconds ________________________________/
 
 Both ends are here, so that half of it is one end's. Many small frames and a few large ones tell a frame's cost from a byte's.

@@ -1,6 +1,6 @@
 """The one egress scheduler of a device: which chunk leaves next, over all streams.
 
-    compute thread      all-reduce thread          one gRPC thread per stream
+    compute thread      all-reduce thread          one thread per stream
     FORWARD, BACKWARD   ALL_REDUCE, TIED                 to a    to b
           |                   |                           |       |
           +----- send(peer, frame) ---> [ queues ] --- next_chunk(peer) ---> wire

@@ -17,7 +17,7 @@ import grpc
 from edgeswarm.config import host_and_port, join_host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.identity import Identity
-from edgeswarm.wire.byte_stream import ByteStream, StreamListener, at_port
+from edgeswarm.wire.byte_stream import TICKET_BYTES, ByteStream, StreamListener
 from edgeswarm.wire.channel import (
     peer_node_id,
     raw_service,
@@ -37,7 +37,6 @@ NOT_YET = "not yet"
 
 # Layers that are fetched at once, and a few more for those who ask for a ticket; calls beyond it wait.
 CALL_THREADS = 12
-TICKET_BYTES = 16
 
 LayerReader = Callable[[data_pb2.FetchLayerRequest], bytes]
 
@@ -70,8 +69,8 @@ class TensorServer:
             raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(self._fetch)}),
         )
         self._server, self.port = secure_server(identity, address=address, workers=CALL_THREADS, handlers=handlers)
-        host, port = host_and_port(address)
-        self._listener = _listener(identity, address, at_port(address, port + 1 if port else 0), self._take_frames)
+        self._listener = StreamListener(identity, behind=address, taken=self._take_frames)
+        host = host_and_port(address)[0]
         self.own_address = join_host_and_port("127.0.0.1" if host in ("0.0.0.0", "::", "") else host, self.port)
         self._server.start()
 
@@ -113,10 +112,9 @@ class TensorServer:
 
     def _take_frames(self, stream: ByteStream) -> None:
         """Until the stream or its epoch ends. One without a ticket of its sender's is closed at once."""
-        ticket = bytearray(TICKET_BYTES)
-        stream.receive_into(memoryview(ticket))
+        ticket = stream.receive_ticket()
         with self._lock:
-            sender, inbound = self._tickets.pop(bytes(ticket), ("", None))
+            sender, inbound = self._tickets.pop(ticket, ("", None))
         if inbound is None or sender != stream.peer:
             return
         switch = inbound.switch
@@ -147,14 +145,6 @@ class TensorServer:
         layer = read_layer(data_pb2.FetchLayerRequest.FromString(request))
         announce_bytes(context, len(layer))
         yield from serve_blob(layer)
-
-
-def _listener(identity: Identity, address: str, wanted: str, taken: Callable[[ByteStream], None]) -> StreamListener:
-    """On the port behind the server's, which a firewall may know; on any free one where that is taken."""
-    try:
-        return StreamListener(identity, address=wanted, taken=taken)
-    except OSError:
-        return StreamListener(identity, address=at_port(address, 0), taken=taken)
 
 
 def _deliver_all(stream: ByteStream, sender: str, inbound: InboundEpoch) -> None:

@@ -38,6 +38,7 @@ WAKE_BYTES = 128 * 1024
 # What the kernel holds that has not been sent yet: little, so that what is more urgent soon gets its turn.
 UNSENT_BYTES = 128 * 1024
 HANDSHAKE_SECONDS = 10.0
+TICKET_BYTES = 16
 _RECORD_HEADER_BYTES = 5
 _MOST_RECORD_BYTES = _RECORD_HEADER_BYTES + 0xFFFF  # what the length in a header can say
 _TCP_NOTSENT_LOWAT = 25  # Linux; socket has no name for it before Python 3.12
@@ -98,6 +99,12 @@ class ByteStream:
             if count == 0:
                 raise EOFError("closed")
             filled += count
+
+    def receive_ticket(self) -> bytes:
+        """What a stream begins with where the other end was given it by a call. Raises as `receive_into` does."""
+        ticket = bytearray(TICKET_BYTES)
+        self.receive_into(memoryview(ticket))
+        return bytes(ticket)
 
     def wait_for_end(self) -> None:
         """Returns when the other end, which sends nothing, has closed or broken the connection."""
@@ -199,26 +206,27 @@ def open_stream(address: str, *, identity: Identity, node_id: str) -> ByteStream
 class StreamListener:
     """Takes streams on a port of its own, each on a thread of its own.
 
-    taken: called with each stream, its handshake done; the stream is closed when it returns. port: where it listens.
+    taken: called with each stream, its handshake done; the stream is closed when it returns. port: where it listens: the one
+    behind `behind`, which a firewall may know, or any free one where that is taken.
     """
 
-    def __init__(self, identity: Identity, *, address: str, taken: Callable[[ByteStream], None]) -> None:
-        """address: "host:port", port 0 for any free one. Raises OSError where it can't be bound."""
+    def __init__(
+        self, identity: Identity, *, behind: str, offset: int = 1, taken: Callable[[ByteStream], None]
+    ) -> None:
+        """behind: "host:port" of the server that it belongs to, port 0 for any free one; offset: how far behind that port.
+
+        Raises OSError where the host can't be bound.
+        """
         self._context = _context(identity, ssl.PROTOCOL_TLS_SERVER)
         self._taken = taken
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._is_stopped = False
-        host, port = host_and_port(address)
-        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        self._socket = socket.socket(family, kind, protocol)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        host, port = host_and_port(behind)
         try:
-            self._socket.bind(target)
-            self._socket.listen()
-        except OSError:
-            self._socket.close()
-            raise
+            self._socket = _listening(host, port + offset if port else 0)
+        except (OSError, OverflowError):  # taken, or beyond the last port
+            self._socket = _listening(host, 0)
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._accept, name="accept-streams", daemon=True).start()
 
@@ -264,6 +272,19 @@ class StreamListener:
             with self._lock:
                 self._connections.discard(connection)
             connection.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(target)
+        listening.listen()
+    except (OSError, OverflowError):
+        listening.close()
+        raise
+    return listening
 
 
 def _context(identity: Identity, protocol: int) -> ssl.SSLContext:

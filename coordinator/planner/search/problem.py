@@ -8,11 +8,9 @@ import numpy as np
 
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
+from ...simulator.stage_work import BUCKET_BYTES
 from ..passing_memory import passing_table
 from .kinds import canonical_order, interchangeable_kinds
-
-# The runtime sums gradients in buckets of this many bytes, each as soon as it is complete.
-BUCKET_BYTES = 1 << 20
 
 
 class SearchProblem:

@@ -28,7 +28,7 @@ class Pair:
         self.sender, self.receiver = (authority.issue(node_id=name, role=Role.AGENT) for name in (SENDER, RECEIVER))
         self._taken: queue.Queue[ByteStream] = queue.Queue()
         self._over = threading.Event()
-        self.listener = StreamListener(self.receiver, address="127.0.0.1:0", taken=self._take)
+        self.listener = StreamListener(self.receiver, behind="127.0.0.1:0", taken=self._take)
         self.address = f"127.0.0.1:{self.listener.port}"
 
     def _take(self, stream: ByteStream) -> None:
@@ -129,6 +129,15 @@ def test_a_stranger_who_trusts_us_is_refused_by_the_listener(pair: Pair, tmp_pat
     outbound = open_stream(pair.address, identity=mixed, node_id=RECEIVER)
     outbound.wait_for_end()
     outbound.close()
+
+
+def test_a_port_that_is_taken_gives_way_to_a_free_one(pair: Pair) -> None:
+    behind = f"127.0.0.1:{pair.listener.port - 1}"
+    other = StreamListener(pair.receiver, behind=behind, taken=ByteStream.close)
+    last = StreamListener(pair.receiver, behind="127.0.0.1:65535", taken=ByteStream.close)
+    assert len({pair.listener.port, other.port, last.port}) == 3
+    other.stop()
+    last.stop()
 
 
 def test_nobody_at_the_address_is_named(pair: Pair) -> None:
