@@ -15,9 +15,10 @@ import numpy as np
 
 from edgeswarm.profile import FloatArray, IntArray
 
+from ...simulator.stage_work import BUCKET_BYTES
 from ..allocation import BoolArray
 from .grouping import UnitKind
-from .problem import BUCKET_BYTES, SearchProblem, all_reduce_steps
+from .problem import SearchProblem, all_reduce_steps
 from .sample_shares import carried_bytes
 
 

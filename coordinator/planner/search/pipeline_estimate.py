@@ -14,9 +14,10 @@ import numpy as np
 from edgeswarm.profile import FloatArray
 from edgeswarm.samples import split_micro_batch
 
+from ...simulator.stage_work import BUCKET_BYTES
 from .candidate import Candidate, CandidateStage
 from .pipeline_batch import PipelineBatch, follow
-from .problem import BUCKET_BYTES, SearchProblem
+from .problem import SearchProblem
 from .rings import slowest_of_ring
 
 _TIE = 0.01
