@@ -127,7 +127,7 @@ class StageExecutor:
         touched = torch.tensor([name in buckets.touched for name in buckets.names], dtype=torch.float64)
         flat = torch.cat([loss, touched, self._merger.to_vector()])
         self._reducer.reduce_last(flat)
-        self._reducer.wait(with_last=True)
+        self._reducer.wait()
         statistics_begin = LOSS_NUMBERS + len(buckets.names)
         counts = flat[LOSS_NUMBERS:statistics_begin].tolist()
         # Of a tied weight the other holders know; it is taken to have got one.

@@ -6,11 +6,13 @@
     all-reduce, on its own thread          bucket 0 ---> bucket 1 --->
 
 Every parameter's `.grad` is a view into its bucket, so that nothing is copied together for sending, and the one division
-by the count of samples is one operation a bucket.
+by the count of samples is one operation a bucket. The bucket of a larger parameter is all-reduced in pieces: what is on its
+way at a time is bounded, whatever the model.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections.abc import Sequence
@@ -34,6 +36,9 @@ class GradientBuckets:
         self._bucket_of: dict[str, int] = {}
         self._views: dict[str, torch.Tensor] = {}
         self.flat: list[torch.Tensor] = []
+        # Views of `flat`, by bucket: what is all-reduced at a time.
+        self.pieces: list[tuple[torch.Tensor, ...]] = []
+        self._bucket_bytes = bucket_bytes
         # Parameters that got a gradient in this round. The others' zeros are no gradient: an optimizer leaves those alone.
         self.touched: set[str] = set()
         members: list[tuple[str, torch.nn.Parameter]] = []
@@ -57,6 +62,8 @@ class GradientBuckets:
             parameter.grad = self._views[name]
             start += parameter.numel()
         self.flat.append(flat)
+        size_bytes = flat.numel() * flat.element_size()
+        self.pieces.append(flat.tensor_split(max(1, math.ceil(size_bytes / self._bucket_bytes))))
 
     def bucket_of(self, name: str) -> int:
         return self._bucket_of[name]
@@ -98,7 +105,7 @@ REDUCED_AT_ONCE = 2
 class OverlappedReducer:
     """Runs the all-reduce of a round's buckets on threads of its own while the backward goes on.
 
-    Buckets are begun in index order at every replica, REDUCED_AT_ONCE of them at a time: each waits for the others' bucket
+    Pieces of buckets are begun in order at every replica, REDUCED_AT_ONCE of them at a time: each waits for the others' piece
     of that number, and the lowest that isn't done is under way at all of them.
     """
 
@@ -116,6 +123,7 @@ class OverlappedReducer:
         self._armed = False
         self._missing: list[set[str]] = []
         self._next_bucket = 0
+        self._submitted = 0
         self._round = 0
         self._work: queue.SimpleQueue[tuple[int, int, torch.Tensor] | None] = queue.SimpleQueue()
         self._condition = threading.Condition()
@@ -139,7 +147,7 @@ class OverlappedReducer:
     def begin_round(self, round_number: int) -> None:
         self._round = round_number
         self._armed = False
-        self._next_bucket = 0
+        self._next_bucket = self._submitted = 0
         self._missing = [set(self._buckets.members(bucket)) for bucket in range(len(self._buckets.flat))]
         with self._condition:
             self._reduced = 0
@@ -156,15 +164,14 @@ class OverlappedReducer:
 
     def reduce_last(self, buffer: torch.Tensor) -> None:
         """Hands in one more buffer (statistics) after the buckets. Wait for it with `wait`."""
-        self._submit(len(self._buckets.flat), buffer)
+        self._submit(buffer)
 
-    def wait(self, *, with_last: bool) -> None:
-        """Blocks until all buckets (and the buffer of `reduce_last`) are reduced. Raises what ended the epoch."""
+    def wait(self) -> None:
+        """Blocks until all that was handed in is reduced. Raises what ended the epoch."""
         if self._group.size == 1:
             return
-        wanted = len(self._buckets.flat) + int(with_last)
         with self._condition:
-            while self._reduced < wanted:
+            while self._reduced < self._submitted:
                 self._switch.check()
                 self._condition.wait()
         self._switch.check()
@@ -186,18 +193,21 @@ class OverlappedReducer:
 
     def _release(self) -> None:
         while self._next_bucket < len(self._missing) and not self._missing[self._next_bucket]:
-            self._submit(self._next_bucket, self._buckets.flat[self._next_bucket])
+            for piece in self._buckets.pieces[self._next_bucket]:
+                self._submit(piece)
             self._next_bucket += 1
 
-    def _submit(self, bucket: int, buffer: torch.Tensor) -> None:
+    def _submit(self, buffer: torch.Tensor) -> None:
+        """Every replica hands in the same buffers in the same order, by which they are numbered."""
         if self._group.size > 1:
-            self._work.put((self._round, bucket, buffer))
+            self._work.put((self._round, self._submitted, buffer))
+            self._submitted += 1
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            round_number, bucket, buffer = work
+            round_number, number, buffer = work
             try:
-                self._group.all_reduce(buffer, round_number=round_number, bucket=bucket)
+                self._group.all_reduce(buffer, round_number=round_number, bucket=number)
             except BaseException as error:
                 # The epoch is over; whoever waits in `wait` raises why.
                 self._switch.fail(error)

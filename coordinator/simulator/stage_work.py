@@ -5,6 +5,7 @@ All of a round is worked out once, before time begins; replicas of one device cl
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from edgeswarm.plan import Plan, Stage
@@ -36,7 +37,7 @@ class Part:
 class Bucket:
     """Gradients that are all-reduced together.
 
-    gradient_bytes: of the gradients. count: how many of the worker's buckets it stands for.
+    gradient_bytes: of the gradients. count: how many all-reduces of the worker it stands for.
     ready: by which part of a backward they are done, 0 to 1.
     """
 
@@ -157,12 +158,12 @@ def _buckets(instance: PlanningInstance, stage: Stage, name: str) -> tuple[Bucke
     count, held = 0, 0
     for layer in reversed(range(len(before) - 1)):
         size = before[layer + 1] - before[layer]
-        # The worker closes a bucket before the parameter that would make it too large.
+        # The worker closes a bucket before the parameter that would make it too large, and reduces larger ones in pieces.
         if size and (count == 0 or held + size > BUCKET_BYTES):
             if count and before[end] - before[layer + 1] >= least:
                 buckets.append(bucket(layer + 1, end, count))
                 end, count = layer + 1, 0
-            count, held = count + 1, 0
+            count, held = count + math.ceil(size / BUCKET_BYTES), 0
         held += size
     buckets.append(bucket(0, end, count))
     return tuple(buckets)

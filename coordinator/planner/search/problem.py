@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import numpy as np
@@ -64,7 +65,7 @@ class SearchProblem:
             size = after - before
             full = size > 0 and held + size > BUCKET_BYTES
             held = size if full else held + size
-            counts.append(counts[-1] + full)
+            counts.append(counts[-1] + (math.ceil(size / BUCKET_BYTES) if full else 0))
         return counts
 
     @cached_property

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from edgeswarm_agent.worker.all_reduce import ReplicaGroup
@@ -41,7 +42,16 @@ def test_element_types_do_not_share_a_bucket() -> None:
     assert [flat.dtype for flat in GradientBuckets(names).flat] == [torch.float64, torch.float32]
 
 
-def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(tmp_path: Path) -> None:
+def test_a_large_parameter_is_reduced_in_pieces_about_alike() -> None:
+    buckets = GradientBuckets([("a", torch.nn.Parameter(torch.ones(5, 51)))], bucket_bytes=200)
+    (pieces,) = buckets.pieces
+    assert [piece.numel() for piece in pieces] == [43, 43, 43, 42, 42, 42]
+    pieces[0].fill_(1.0)
+    assert buckets.gradient("a").sum() == 43
+
+
+@pytest.mark.parametrize("bucket_bytes", [200, 60])
+def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(tmp_path: Path, bucket_bytes: int) -> None:
     names = ["a-000001", "b-000002"]
     inputs = {name: torch.randn(5, 6, generator=torch.Generator().manual_seed(i)) for i, name in enumerate(names)}
     whole = model()
@@ -55,7 +65,7 @@ def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(tmp_path: P
 
         def train(end: WorkerEnd) -> None:
             net = nets[end.name]
-            buckets = GradientBuckets(parameters_of(net), bucket_bytes=200)
+            buckets = GradientBuckets(parameters_of(net), bucket_bytes=bucket_bytes)
             group = ReplicaGroup(names, end.name, epoch=1, egress=end.egress, mailbox=end.mailbox)
             reducer = OverlappedReducer(buckets, parameters_of(net), group=group, switch=end.switch)
             for round_number in range(2):
@@ -67,7 +77,7 @@ def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(tmp_path: P
                 reducer.finish_backward()
                 last = torch.tensor([1.0], dtype=torch.float64)
                 reducer.reduce_last(last)
-                reducer.wait(with_last=True)
+                reducer.wait()
                 assert last.item() == 2.0
             found[end.name] = {name: buckets.gradient(name).clone() for name in buckets.names}
             reducer.close()
