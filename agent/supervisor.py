@@ -38,12 +38,18 @@ from .telemetry.memory import oom_kills
 TERMINATE_SECONDS = 0.7
 _DRAIN_SECONDS = 1.0
 
-# Big tensors through glibc's mmap cost up to five times the time, since each one's pages are made anew.
-WORKER_ENVIRONMENT = {
+# How a worker's allocator is set; measured by bench/allocator.py.
+ALLOCATOR_ENVIRONMENT = {
+    # Big tensors through glibc's mmap cost up to five times the time, since each one's pages are made anew.
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
     "MALLOC_TRIM_THRESHOLD_": "2147483648",
     # Each thread of a link would keep a heap of its own, as large as its largest frames.
     "MALLOC_ARENA_MAX": "2",
+    # Huge pages: on small ones a process is up to twice as slow as its neighbour, as its addresses happen to fall.
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+WORKER_ENVIRONMENT = {
+    **ALLOCATOR_ENVIRONMENT,
     "PYTHONFAULTHANDLER": "1",
     "PYTHONUNBUFFERED": "1",
     # Deterministic matrix products on CUDA need it set before torch starts.

@@ -25,7 +25,7 @@ from time import perf_counter
 from typing import Any
 
 from bench.measuring import Report, Spread, arguments, one_thread, pin, ratios, say, two_cores
-from edgeswarm_agent.supervisor import WORKER_ENVIRONMENT
+from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
 from edgeswarm_coordinator.controller import make_plan_for_job, train
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 from edgeswarm_coordinator.events import Event, RoundDone
@@ -39,9 +39,7 @@ LEAST_RATIO = 0.95
 PLAIN = "plain loop"
 PLAIN_LOOPS: dict[str, dict[str, str]] = {
     PLAIN: {},
-    "plain loop with the worker's allocator": {
-        name: value for name, value in WORKER_ENVIRONMENT.items() if name.startswith("MALLOC_")
-    },
+    "plain loop with the worker's allocator": ALLOCATOR_ENVIRONMENT,
 }
 
 
