@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
-from . import groups, links
+from . import groups, links, metronome
 from .environment import Environment
 from .links import HUB
 
@@ -70,6 +70,7 @@ class EmulatedLan:
             groups.create(HUB, cores=None, memory_bytes=None)
             links.connect(HUB, links.HUB_ADDRESS, mbps=self._hub_mbps)
             links.name_everywhere({**self.addresses, HUB: links.HUB_ADDRESS})
+            metronome.start(groups.group("freezer"))
         except BaseException:
             remove()
             raise

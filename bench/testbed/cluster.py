@@ -6,12 +6,14 @@ nano-1, nano-2, ...     `edgeswarm-agent run`, in its namespace and groups; defa
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +24,7 @@ from edgeswarm.security.node_id import load_or_create_node_id
 from edgeswarm.security.token import TokenStore
 from edgeswarm_coordinator.options import DiscoveryOptions
 
+from . import groups
 from .bed import EmulatedLan
 from .links import HUB_ADDRESS
 
@@ -97,6 +100,18 @@ class BedCluster:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"{name} did not start: {self.log(name)}")
                 time.sleep(0.05)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """The agents stand still meanwhile, so that the devices are all for something else."""
+        running = [process_id for name in self.names for process_id in groups.processes(name)]
+        for process_id in running:
+            os.kill(process_id, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process_id in running:
+                os.kill(process_id, signal.SIGCONT)
 
     def stop(self) -> None:
         """Ends the agents; the folder stays."""

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path("/sys/fs/cgroup")
 NAME = "edgeswarm-bed"
 KINDS = ("cpu", "cpuacct", "memory", "freezer")
-# Short, so that a device that has used up its share stalls for less than this.
+# Short, so that a device that has used up its share stalls for less than this (see metronome.py).
 PERIOD_MICROSECONDS = 10_000
 LEAST_QUOTA_MICROSECONDS = 1_000  # the kernel's own
 _GONE_SECONDS = 10.0

@@ -26,6 +26,20 @@ pytestmark = [
 TWO = Environment(
     "two", (EmulatedDevice("fast", 0.5, 256 * 2**20, 200.0), EmulatedDevice("slow", 0.1, 64 * 2**20, 20.0))
 )
+# How long it runs at a stretch, in milliseconds: the median of its stretches in three seconds.
+STRETCHES = """
+import time
+start = last = time.perf_counter()
+end = start + 3
+found = []
+while last < end:
+    now = time.perf_counter()
+    if now - last > 0.002:
+        found.append(last - start)
+        start = now
+    last = now
+print(1000 * sorted(found)[len(found) // 2])
+"""
 ECHO = """
 import socket, sys
 server = socket.create_server((sys.argv[1], 9000))
@@ -78,6 +92,11 @@ def test_a_share_of_the_processor_is_kept(bed: EmulatedLan) -> None:
         "import time\nbegin = time.monotonic()\nwhile time.process_time() < 0.2: pass\nprint(time.monotonic() - begin)"
     )
     assert float(output("slow", sys.executable, "-I", "-c", program)) > 1.0
+
+
+def test_it_is_kept_from_moment_to_moment(bed: EmulatedLan) -> None:
+    """A tenth of a core is 1 ms of every 10; the kernel alone would let it run for 4 ms at a stretch."""
+    assert float(output("slow", sys.executable, "-I", "-c", STRETCHES)) < 2.0
 
 
 def test_memory_ends_where_the_limit_is(bed: EmulatedLan) -> None:
