@@ -18,6 +18,7 @@ from edgeswarm.profile import (
 from .device import Device
 from .device_fit import DeviceFit, fit_device
 from .model_facts import ModelFacts, ServedSamples, model_costs
+from .planner.connection_memory import BASE_PEERS
 from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
 from .profile_cache import Profiles
@@ -25,9 +26,11 @@ from .profiling import batch_sizes_to_profile, checked_stages, smallest_memory
 
 # What a worker holds beside Eq 3: a frame on its way in and one on its way out, and the samples of its feed (FEED_AHEAD).
 FRAMES_HELD = 2
-# What a worker has besides once its links are open and its threads run. Not measured by itself: set so that the peaks of
-# MobileNetV2 over six emulated devices, three plans, one run each, are met.
-OPEN_LINKS_BYTES = 5 << 20
+# What a worker has besides once its links are open and its threads run: for a device that it is linked with, and for pieces of
+# buckets on their way (a copy, what is encrypted of it, what comes in; two at once). Not measured by themselves: set so that the
+# peaks of MobileNetV2 over five emulated devices, five plans, are met.
+PEER_BYTES = 5 << 19
+REDUCE_BYTES = 7 << 20
 UNKNOWN_BANDWIDTH = 125e6  # bytes per second to a device that is alone: a gigabit card
 INPUTS_AHEAD = 8
 
@@ -94,7 +97,7 @@ def planning_instance(
                 name=device.node_id,
                 profile=device.hardware_key,
                 memory_bytes=device.memory_budget_bytes,
-                base_bytes=profiles.processes[device.hardware_key].base_bytes + OPEN_LINKS_BYTES,
+                base_bytes=profiles.processes[device.hardware_key].base_bytes + BASE_PEERS * PEER_BYTES,
             )
             for device in usable
         ),
@@ -104,6 +107,8 @@ def planning_instance(
             optimizer_state_bytes_per_parameter_byte=facts.optimizer_state_factor,
             frames_held=FRAMES_HELD,
             inputs_ahead=INPUTS_AHEAD,
+            peer_bytes=PEER_BYTES,
+            reduce_bytes=REDUCE_BYTES,
         ),
         name=name,
         data_source=None if facts.served is None else _data_source(facts.served, network),

@@ -11,7 +11,7 @@ from edgeswarm.profile import LayerCosts, ModelCosts
 from edgeswarm.wire.frames import NARROWINGS
 
 # Blocks of many sizes come and go in a heap: saved activations take more than their bytes. Set from the same few runs as
-# OPEN_LINKS_BYTES, not measured by itself.
+# PEER_BYTES in instance.py, not measured by itself.
 HEAP_SLACK = 1.05
 ADAM_FACTOR = 1.5  # bytes of state per byte of parameters, from which on it is an optimizer like Adam
 NARROW = "bfloat16"  # float16 has as many bytes

@@ -28,6 +28,7 @@ from .manifest import Manifest
 from .metrics import metrics_document
 from .options import TrainOptions
 from .plan_by_hand import fitted
+from .rehearsal_checks import rehearsal_warnings
 from .resuming import narrow_wire_dtype, plan_to_follow, warnings_on_resuming
 from .segments import Segments
 from .training import Training, is_over
@@ -155,6 +156,9 @@ class TrainJob:
     def _train(self, run: JobRun, ready: _Ready) -> None:
         job, prepared = ready.job, ready.prepared
         deployment = run.prepare(partial(self._deployment, ready))
+        rehearsed = {device: reply.peak_memory_bytes for device, reply in run.prepared.items()}
+        for warning in rehearsal_warnings(ready.plan, rehearsed):
+            self._command.progress.warn(warning)
         if not self._unfinished.held:
             self._unfinished.begin()
         order = SampleOrder(prepared.dataset_length, job.batch_size, job.seed)

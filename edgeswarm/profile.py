@@ -324,20 +324,25 @@ class TrainingSettings:
     optimizer_state_bytes_per_parameter_byte: 1.0 for SGD with momentum, 2.0 for Adam; gradients come on top of it.
     frames_held: micro-batches whose frames, at both cuts of a stage, a worker holds beside what its layers save.
     inputs_ahead: micro-batches of the model's inputs that a worker of the first stage has fetched ahead.
+    peer_bytes: what a worker holds for each device that it is linked with, beyond the first two. reduce_bytes: what one of
+    two replicas holds of pieces of gradients that come and go.
     """
 
     mini_batch: int
     optimizer_state_bytes_per_parameter_byte: float = 0.0
     frames_held: int = 0
     inputs_ahead: int = 0
+    peer_bytes: int = 0
+    reduce_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.mini_batch < 1:
             raise ValueError(f"mini_batch is {self.mini_batch}; it must be at least 1")
         if not self.optimizer_state_bytes_per_parameter_byte >= 0:
             raise ValueError("optimizer_state_bytes_per_parameter_byte is below 0")
-        if self.frames_held < 0 or self.inputs_ahead < 0:
-            raise ValueError("frames_held or inputs_ahead is below 0")
+        for what in ("frames_held", "inputs_ahead", "peer_bytes", "reduce_bytes"):
+            if getattr(self, what) < 0:
+                raise ValueError(f"{what} is below 0")
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,12 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
         "training": {
             "mini_batch": instance.training.mini_batch,
             "optimizer_state_bytes_per_parameter_byte": instance.training.optimizer_state_bytes_per_parameter_byte,
-            **_where_any(frames_held=instance.training.frames_held, inputs_ahead=instance.training.inputs_ahead),
+            **_where_any(
+                frames_held=instance.training.frames_held,
+                inputs_ahead=instance.training.inputs_ahead,
+                peer_bytes=instance.training.peer_bytes,
+                reduce_bytes=instance.training.reduce_bytes,
+            ),
         },
         **({} if instance.data_source is None else {"data_source": _source_to_json(instance.data_source)}),
     }
@@ -206,6 +211,8 @@ def _training_from_json(fields: Fields) -> TrainingSettings:
         optimizer_state_bytes_per_parameter_byte=fields.number(key, minimum=0, default=0.0),
         frames_held=fields.integer("frames_held", minimum=0, default=0),
         inputs_ahead=fields.integer("inputs_ahead", minimum=0, default=0),
+        peer_bytes=fields.integer("peer_bytes", minimum=0, default=0),
+        reduce_bytes=fields.integer("reduce_bytes", minimum=0, default=0),
     )
 
 

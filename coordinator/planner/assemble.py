@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from edgeswarm.plan import IdleDevice, Plan, Stage
 from edgeswarm.profile import PlanningInstance
 
 from .asteroid import FoundPipeline
+from .backups import with_backups
 from .prediction import with_prediction
 
 _NO_SAMPLES = "no sample of a micro-batch is left for it; the others of its group are faster or hold more"
@@ -33,23 +32,8 @@ def assemble_plan(instance: PlanningInstance, found: FoundPipeline, *, planner: 
         last_micro_batch=rest or None,
         stages=stages,
         idle=_idle_devices(instance, found, left_out),
-        backup=backup_holders(stages),
     )
-    return with_prediction(instance, plan)
-
-
-def backup_holders(stages: Sequence[Stage]) -> dict[int, str]:
-    """Stage index to the device that holds its backup: a device of the next stage, for the last one of the first.
-
-    A replicated stage needs none, since each replica has its state; a plan with one stage on one device has nowhere to.
-    """
-    if len(stages) == 1:
-        return {}
-    return {
-        index: stages[(index + 1) % len(stages)].devices[0]
-        for index, stage in enumerate(stages)
-        if not stage.replicated
-    }
+    return with_prediction(instance, with_backups(instance, plan))
 
 
 def _idle_devices(instance: PlanningInstance, found: FoundPipeline, left_out: str) -> tuple[IdleDevice, ...]:

@@ -26,6 +26,7 @@ from edgeswarm.plan import Plan, Prediction, Stage, StagePrediction
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.samples import overlaps, split_micro_batch
 
+from .connection_memory import connection_bytes
 from .passing_memory import passing_bytes
 
 
@@ -97,8 +98,10 @@ def held_bytes(
 
 def plan_memory_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
     """Peak memory of every device that computes."""
+    connections = connection_bytes(instance, plan)
     return {
-        device: held_bytes(
+        device: connections[device]
+        + held_bytes(
             instance,
             first_layer=stage.first_layer,
             end_layer=stage.end_layer,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 
+from ..planner.connection_memory import connection_bytes
 from ..planner.cost_model import held_bytes
 from .engine import Log
 from .simulation import DeviceMemory, DeviceUse, TimelineEvent
@@ -62,9 +63,10 @@ def device_memory(
         change = (record.start, saved) if record.kind == "forward" else (record.end, -saved)
         changes[record.replica].append(change)
     memory = {}
+    connections = connection_bytes(instance, plan)
     for index, work in enumerate(works):
         stage = plan.stages[work.stage]
-        held = held_bytes(
+        held = connections[work.name] + held_bytes(
             instance,
             first_layer=stage.first_layer,
             end_layer=stage.end_layer,

@@ -8,7 +8,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import DataSource
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.device import Device
-from edgeswarm_coordinator.instance import OPEN_LINKS_BYTES, planning_instance
+from edgeswarm_coordinator.instance import PEER_BYTES, planning_instance
 from edgeswarm_coordinator.model_facts import ModelFacts, ServedSamples, model_costs
 from edgeswarm_coordinator.planner.planners import make_plan
 from edgeswarm_coordinator.process_costs import ProcessCosts
@@ -55,7 +55,7 @@ def test_an_instance_is_something_the_planner_plans() -> None:
     assert warnings == []
     assert instance.network.bandwidth[2][0] == 1e7
     assert instance.network.bandwidth[0][2] == 2e7
-    assert instance.devices[0].base_bytes == 1000 + OPEN_LINKS_BYTES
+    assert instance.devices[0].base_bytes == 1000 + 2 * PEER_BYTES
     assert instance.profile_of("nano-2").forward(4, 0, 4) == pytest.approx(4 * 8e-3)
     plan = make_plan(instance)
     assert plan.layer_count == 4

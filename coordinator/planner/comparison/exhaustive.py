@@ -34,7 +34,7 @@ from edgeswarm.plan import IdleDevice, Plan, Stage
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from ...simulator.simulate import round_and_in_flight
-from ..assemble import backup_holders
+from ..backups import with_backups
 from ..cost_model import held_bytes
 from ..prediction import with_prediction
 from .arrangements import Arrangement, arrangements
@@ -232,8 +232,7 @@ class _Search:
 
     def _finished(self, plan: Plan) -> Plan:
         idle = tuple(IdleDevice(name, _LEFT_OUT) for name in self._names if name not in plan.devices)
-        whole = replace(plan, idle=idle, backup=backup_holders(plan.stages))
-        return with_prediction(self._instance, whole)
+        return with_prediction(self._instance, with_backups(self._instance, replace(plan, idle=idle)))
 
 
 def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from edgeswarm.plan import IdleDevice, Plan
 from edgeswarm.profile import PlanningInstance
 
-from ..assemble import backup_holders
+from ..backups import with_backups
 from ..prediction import with_prediction
 from .candidate import Candidate, Outline, usual_in_flight
 from .cut_points import candidate_cuts
@@ -124,9 +124,8 @@ def _finished(problem: SearchProblem, instance: PlanningInstance, candidate: Can
     plan = replace(
         plan,
         idle=tuple(IdleDevice(name, "the round is no faster with it") for name in idle),
-        backup=backup_holders(plan.stages),
     )
-    plan = with_prediction(instance, plan)
+    plan = with_prediction(instance, with_backups(instance, plan))
     assert plan.predicted is not None
     rate = plan.mini_batch / seconds if seconds > 0 else math.inf
     return replace(plan, predicted=replace(plan.predicted, round_seconds=seconds, samples_per_second=rate))

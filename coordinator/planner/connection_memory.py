@@ -1,0 +1,59 @@
+"""What a device's memory holds for its links and for its stage's all-reduce, beside what it holds for the layers. Pure.
+
+    upstream peers --> [ device ] --> downstream peers        each has a thread, TLS and buffers at either end
+                        ^      |
+                        +ring--+                              pieces of buckets that come and go
+
+Both are known for a whole plan only; while it looks for one, a planner takes the links of BASE_PEERS for granted, which
+`base_bytes` has.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+from edgeswarm.samples import overlaps, split_micro_batch
+
+BASE_PEERS = 2
+
+
+def connection_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
+    """By device that computes; 0 where the instance doesn't say what links take."""
+    training = instance.training
+    if not training.peer_bytes and not training.reduce_bytes:
+        return dict.fromkeys(plan.devices, 0)
+    peers = peers_of(plan)
+    found = {}
+    for stage in plan.stages:
+        size = len(stage.devices)
+        # Two exchange whole pieces, more pass parts of them around.
+        pieces = 0.0 if size == 1 else 1.0 if size == 2 else 2.0 / size
+        reduced = pieces * min(training.reduce_bytes, _gradient_bytes(instance, stage.first_layer, stage.end_layer))
+        for device in stage.devices:
+            found[device] = training.peer_bytes * max(0, len(peers[device]) - BASE_PEERS) + round(reduced)
+    return found
+
+
+def peers_of(plan: Plan) -> dict[str, set[str]]:
+    """With whom each device exchanges frames of a full micro-batch, or buckets."""
+    intervals = [split_micro_batch(stage.shares, plan.micro_batch) for stage in plan.stages]
+    peers: dict[str, set[str]] = {device: set() for device in plan.devices}
+    for before, after in itertools.pairwise(intervals):
+        for device, interval in after.items():
+            for peer, _ in overlaps(interval, before):
+                peers[device].add(peer)
+                peers[peer].add(device)
+    for stage in plan.stages:
+        if stage.replicated:
+            for place, device in enumerate(stage.devices):
+                successor = stage.devices[(place + 1) % len(stage.devices)]
+                peers[device].add(successor)
+                peers[successor].add(device)
+    return peers
+
+
+def _gradient_bytes(instance: PlanningInstance, first_layer: int, end_layer: int) -> int:
+    """What is on its way is never more than a few times all there is."""
+    return 4 * instance.model.gradient_bytes(first_layer, end_layer)
