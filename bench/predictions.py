@@ -19,7 +19,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ CELLS = (
 )
 # Of those that are there; the first one is run a second time.
 PLANS = ("edgeswarm", "asteroid", "data-parallel", "pipeline")
+FEWER_PLANS = ("edgeswarm", "data-parallel")
 FIRST_ROUNDS = 2  # which begin with cold memory and unfilled buffers
 MOST_ERROR_MEDIAN, MOST_ERROR_95, LEAST_RANK_CORRELATION = 0.08, 0.15, 0.95
 MOST_MEMORY_UNDER, MOST_MEMORY_OVER = 0.03, 0.10
@@ -85,10 +86,10 @@ class Cell:
         return path.exists() and bool(json.loads(path.read_text())["complete"])
 
 
-def plans_of(instance: PlanningInstance) -> dict[str, Plan]:
+def plans_of(instance: PlanningInstance, planners: Sequence[str] = PLANS) -> dict[str, Plan]:
     """The planners' plans and a bad one; those alike but for their planner's name once."""
     found: dict[str, Plan] = {}
-    for name in PLANS:
+    for name in planners:
         if name in PLANNERS:
             try:
                 found[name] = make_plan(instance, name)
@@ -130,7 +131,7 @@ def even_cuts(instance: PlanningInstance) -> Plan | None:
     return replace(predicted, planner="even-cuts") if fits else None
 
 
-def measure(cell: Cell, folder: Path) -> None:
+def measure(cell: Cell, folder: Path, planners: Sequence[str] = PLANS) -> None:
     """Profiles, plans, and trains each plan once, the first one twice; writes the cell's file after each."""
     begin = time.monotonic()
     environment = load_environment(cell.environment, mbps=cell.mbps)
@@ -142,7 +143,7 @@ def measure(cell: Cell, folder: Path) -> None:
         say(f"{cell.name}: profiles")
         _, instance = make_plan_for_job(options, folders=cluster.folders)
         profiled = time.monotonic() - begin
-        plans = list(plans_of(instance).items())
+        plans = list(plans_of(instance, planners).items())
         document: dict[str, Any] = {
             "format": "edgeswarm-predictions/1",
             "cell": cell.name,
@@ -271,6 +272,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True, help="where the cells' files are")
     parser.add_argument("--cell", action="append", default=[], help="ENVIRONMENT:MBPS:MODEL; may be repeated")
     parser.add_argument("--all", action="store_true", help="all cells that are not there yet")
+    parser.add_argument("--fewer", action="store_true", help="three plans a cell, for the models that take long")
     parser.add_argument("--report", action="store_true", help="only the table")
     parser.add_argument("--predict-again", action="store_true", help="what the simulator says of them now")
     parser.add_argument("--json", action="store_true")
@@ -280,7 +282,7 @@ def main() -> int:
         for text in [*given.cell, *(CELLS if given.all else ())]:
             cell = Cell.parse(text)
             if not cell.is_complete(given.folder):
-                measure(cell, given.folder)
+                measure(cell, given.folder, FEWER_PLANS if given.fewer else PLANS)
     return report(given.folder, predict_again=given.predict_again).show(as_json=given.json)
 
 
