@@ -1,0 +1,57 @@
+"""edgeswarm beside what people would run in its place, on the same emulated devices.
+
+    python -m bench.matrix --folder DIR --cell C:100:mobilenet_v2      one cell; may be repeated
+    python -m bench.matrix --folder DIR --small                        a cell that takes minutes
+    python -m bench.matrix --folder DIR --all                          the cells of CELLS: hours; goes on where it was broken off
+    python -m bench.matrix --folder DIR --report                       the tables of what is there
+
+Needs root and nothing else at work on the machine. One JSON file a cell; bench/matrix_cell.py says what is in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from bench.matrix_cell import CellMeasurement, MatrixCell
+from bench.matrix_report import peers_table, plans_table, read_cell
+
+CELLS = (
+    "C:100:mobilenet_v2",
+    "A:100:mobilenet_v2",
+    "B:100:mobilenet_v2",
+    "C:1000:mobilenet_v2",
+    "C:100:efficientnet_b1",
+    "C:100:bert_small",
+    "C:1000:bert_small",
+    "D:100:resnet_50",
+)
+SMALL = ("C:100:mobilenet_v2",)
+REPEATS = 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="where the cells' files are")
+    parser.add_argument("--cell", action="append", default=[], help="ENVIRONMENT:MBPS:MODEL; may be repeated")
+    parser.add_argument("--all", action="store_true", help="all cells, as far as they are missing")
+    parser.add_argument("--small", action="store_true", help="one cell, one repeat")
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--report", action="store_true", help="only the tables")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if not given.report:
+        cells = [*given.cell, *(CELLS if given.all else ()), *(SMALL if given.small else ())]
+        for text in dict.fromkeys(cells):
+            CellMeasurement(MatrixCell.parse(text), given.folder, repeats=1 if given.small else given.repeats).run()
+    documents = [json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))]
+    cells_read = [read_cell(document) for document in documents if "peers" in document]
+    statuses = [table(cells_read).show(as_json=given.json) for table in (peers_table, plans_table)]
+    return max(statuses)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

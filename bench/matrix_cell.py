@@ -1,0 +1,252 @@
+"""One cell of the matrix: edgeswarm and everything that it is compared with, on the same devices, in turns.
+
+    bed up --> profiles, plans --> each class of device alone --> peers' best settings --+
+                                                                                         v
+              for each repeat:  edgeswarm | comparison planners' plans | DDP | 1F1B | single device
+
+One JSON file a cell, written after each step and each run: what was broken off goes on where it was, with the same profiles,
+plans and settings, on a new bed. Devices have their short names in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.measuring import say
+from bench.peers.launch import PeerRun, run_peer
+from bench.peers.settings import PeerSettings, PeerTuner, alone
+from bench.testbed.bed import EmulatedLan
+from bench.testbed.cluster import BedCluster
+from bench.testbed.environment import load_environment
+from bench.testbed.links import HUB_ADDRESS
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm.plan import Plan
+from edgeswarm.profile_json import instance_to_json
+from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
+from edgeswarm_coordinator.plan_by_hand import with_node_ids
+from edgeswarm_coordinator.planner.planners import make_plan
+
+FORMAT = "edgeswarm-matrix/1"
+JOBS = Path(__file__).parent / "jobs"
+MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
+PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
+WARM_UP_ROUNDS, ROUNDS, LEAST_ROUNDS, SECONDS = 2, 10, 3, 90.0
+_LIMIT_SECONDS = 900.0
+_JOB = "from paper_models import make_job\n\njob = make_job({model!r}, rounds={rounds}, batch_size={batch_size})\n"
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """environment: A to D. mbps: of every link. model: a job in bench/jobs."""
+
+    environment: str
+    mbps: float
+    model: str
+
+    @classmethod
+    def parse(cls, text: str) -> MatrixCell:
+        """`C:100:mobilenet_v2`. Raises ValueError for what is none."""
+        environment, mbps, model = text.split(":")
+        if model not in MINI_BATCH:
+            raise ValueError(f"no such model: {model}; there are: {', '.join(MINI_BATCH)}")
+        return cls(environment, float(mbps), model)
+
+    @property
+    def name(self) -> str:
+        return f"{self.environment}-{self.mbps:.0f}-{self.model}"
+
+    @property
+    def mini_batch(self) -> int:
+        return MINI_BATCH[self.model]
+
+
+class CellMeasurement:
+    """Fills a cell's document, step by step; `run` returns when nothing is missing."""
+
+    def __init__(self, cell: MatrixCell, folder: Path, *, repeats: int) -> None:
+        self.cell = cell
+        self.path = folder / f"{cell.name}.json"
+        self._repeats = repeats
+        self._environment = load_environment(cell.environment, mbps=cell.mbps)
+        self.document: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.document.setdefault("format", FORMAT)
+        self.document.setdefault("cell", cell.name)
+        self.document.setdefault("mini_batch", cell.mini_batch)
+        self.document.setdefault("device_classes", [f"{device.cores:g}" for device in self._environment.devices])
+        self.document.setdefault("runs", [])
+
+    def missing(self) -> list[tuple[int, str]]:
+        """(repeat, method) still to run, in their order."""
+        done = {(run["repeat"], run["method"]) for run in self.document["runs"]}
+        methods = [*self.document["plans"], *self.document["peers"]]
+        # The same setting once more in each repeat: its distance from the first is the noise.
+        turns = [*methods, f"{methods[0]}, again"]
+        return [(repeat, name) for repeat in range(self._repeats) for name in turns if (repeat, name) not in done]
+
+    def run(self) -> None:
+        if "peers" in self.document and not self.missing():
+            return
+        work = self.path.with_suffix(".work")
+        shutil.rmtree(work, ignore_errors=True)
+        with EmulatedLan(self._environment) as bed, BedCluster(bed, folder=work) as cluster:
+            on_bed = _OnBed(self.cell, bed, cluster)
+            if "instance" not in self.document:
+                say(f"{self.cell.name}: profiles")
+                self._keep(**on_bed.profile_and_plan(), when=time.strftime("%Y-%m-%d %H:%M:%S"))
+            if "peers" not in self.document:
+                say(f"{self.cell.name}: what the devices do alone")
+                speeds = self.document.get("alone") or on_bed.alone()
+                self._keep(alone=speeds)
+                say(f"{self.cell.name}: the peers' best settings")
+                self._keep(peers={name: asdict(peer) for name, peer in on_bed.tuned_peers(speeds).items()})
+            for repeat, name in self.missing():
+                say(f"{self.cell.name}: {name}, repeat {repeat + 1} of {self._repeats}")
+                method = name.removesuffix(", again")
+                if method in self.document["plans"]:
+                    told = on_bed.train(Plan.from_json(self.document["plans"][method]))
+                else:
+                    told = on_bed.run_peer(PeerSettings(**self.document["peers"][method]))
+                self.document["runs"].append({"method": name, "repeat": repeat, **told})
+                self._keep()
+
+    def _keep(self, **more: Any) -> None:
+        """Writes the document with what is new, whole or not at all."""
+        self.document.update(more)
+        beside = self.path.with_suffix(".new")
+        beside.write_text(json.dumps(self.document))
+        os.replace(beside, self.path)
+
+
+class _OnBed:
+    """What is done on the devices while they exist."""
+
+    def __init__(self, cell: MatrixCell, bed: EmulatedLan, cluster: BedCluster) -> None:
+        self._cell = cell
+        self._bed = bed
+        self._cluster = cluster
+        self._runs = 0
+        self._node_ids = {name: cluster.node_id(name) for name in cluster.names}
+        self._cores = {device.name: device.cores for device in bed.environment.devices}
+
+    def profile_and_plan(self) -> dict[str, Any]:
+        """The instance, and by planner the plans that differ."""
+        _, found = make_plan_for_job(self._options(rounds=ROUNDS), folders=self._cluster.folders)
+        names = {node_id: name for name, node_id in self._node_ids.items()}
+        instance = replace(found, devices=tuple(replace(device, name=names[device.name]) for device in found.devices))
+        plans: dict[str, Plan] = {}
+        same: dict[str, str] = {}
+        for planner in PLANNERS:
+            try:
+                plan = make_plan(instance, planner)
+            except EdgeswarmError as error:
+                say(f"{planner}: {error.message}")
+                continue
+            equal = (
+                name for name, other in plans.items()
+                if (other.stages, other.micro_batch) == (plan.stages, plan.micro_batch)
+            )  # fmt: skip
+            if (first := next(equal, None)) is not None:
+                same[planner] = first
+            else:
+                plans[planner] = plan
+        return {
+            "instance": instance_to_json(instance),
+            "plans": {name: plan.to_json() for name, plan in plans.items()},
+            "same_plan_as": same,
+        }
+
+    def train(self, plan: Plan) -> dict[str, Any]:
+        """One training on edgeswarm's runtime."""
+        assert plan.predicted is not None
+        rounds = max(LEAST_ROUNDS, min(ROUNDS, math.ceil(SECONDS / plan.predicted.round_seconds)))
+        folder = self._run_folder()
+        folder.mkdir()
+        path = folder / "plan.json"
+        path.write_text(json.dumps(with_node_ids(plan, self._node_ids).to_json()))
+        options = replace(self._options(rounds=WARM_UP_ROUNDS + rounds), plan_path=path, output=folder / "result")
+        try:
+            result = train(options, folders=self._cluster.folders)
+        except EdgeswarmError as error:
+            return {"problem": f"{error.code.value}: {error.message}"}
+        done = result.metrics["rounds"][WARM_UP_ROUNDS:]
+        names = {node_id: name for name, node_id in self._node_ids.items()}
+        return {
+            "round_seconds": [each["seconds"] for each in done],
+            "devices": {
+                names[device]: {
+                    "peak_bytes": max(each["parts"][device]["peak_memory_bytes"] for each in done),
+                    **{
+                        what: sum(each["parts"][device][what] for each in done) / len(done)
+                        for what in ("cpu_seconds", "sent_bytes", "received_bytes")
+                    },
+                }
+                for device in result.plan.devices
+            },
+        }
+
+    def alone(self) -> dict[str, dict[str, float]]:
+        """By class of device (its cores): samples per second by itself, at its best micro-batch."""
+        found: dict[str, dict[str, float]] = {}
+        for name, cores in self._cores.items():
+            if f"{cores:g}" not in found:
+                with self._cluster.paused():
+                    found[f"{cores:g}"] = alone(self._bed, name, self._cell.model, folder=self._run_folder())
+                say(f"{name} alone: {found[f'{cores:g}']}")
+        return found
+
+    def tuned_peers(self, speeds: dict[str, dict[str, float]]) -> dict[str, PeerSettings]:
+        by_device = {name: speeds[f"{cores:g}"] for name, cores in self._cores.items()}
+        rates = {name: speed["samples_per_second"] for name, speed in by_device.items()}
+        best = max(rates, key=lambda name: rates[name])
+        model, mini_batch = self._cell.model, self._cell.mini_batch
+        slowest = min(rates, key=lambda name: rates[name])
+        tuner = PeerTuner(self._bed, model, mini_batch=mini_batch, rates=rates, folder=self._run_folder())
+        with self._cluster.paused():
+            return {
+                "single device": PeerSettings("single_device", [best], int(by_device[best]["micro_batch"])),
+                **tuner.data_parallel(int(by_device[slowest]["micro_batch"])),
+                "1F1B": tuner.pipeline(bytes_per_second=self._cell.mbps * 1e6 / 8),
+            }
+
+    def run_peer(self, settings: PeerSettings) -> dict[str, Any]:
+        with self._cluster.paused():
+            done: PeerRun = run_peer(
+                self._bed,
+                settings.script,
+                settings.devices,
+                *settings.words(self._cell.model, self._cell.mini_batch, rounds=ROUNDS, seconds=SECONDS),
+                folder=self._run_folder(),
+                limit_seconds=_LIMIT_SECONDS,
+            )
+        if done.problem:
+            return {"problem": done.problem}
+        rounds = len(done.round_seconds)
+        return {
+            "round_seconds": list(done.round_seconds),
+            "devices": {
+                name: {"peak_bytes": peak, "cpu_seconds": cpu / rounds}
+                for name, peak, cpu in zip(settings.devices, done.peak_bytes, done.cpu_seconds, strict=True)
+            },
+        }
+
+    def _options(self, *, rounds: int) -> TrainOptions:
+        """Of a job of so many rounds, which is written for it."""
+        folder = self._cluster.folder / f"job-{rounds}"
+        if not folder.exists():
+            folder.mkdir()
+            shutil.copy(JOBS / "paper_models.py", folder)
+            (folder / "job.py").write_text(
+                _JOB.format(model=self._cell.model, rounds=rounds, batch_size=self._cell.mini_batch)
+            )
+        return TrainOptions(job_path=folder / "job.py", discovery=self._cluster.discovery(), listen_address=HUB_ADDRESS)
+
+    def _run_folder(self) -> Path:
+        self._runs += 1
+        return self._cluster.folder / f"run-{self._runs}"

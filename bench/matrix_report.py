@@ -1,0 +1,162 @@
+"""From the cells' documents to what they say: rates, ratios beside the noise, the table. Pure.
+
+A method's rate in a repeat is that of its median round. Ratios are taken within a repeat, since its runs are neighbours in time,
+and their median over the repeats counts. The noise is the same setting against itself, likewise: the largest of the repeats.
+A ratio that is no further from 1 than that reads `equal`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.measuring import Report
+
+OURS = "edgeswarm"
+AGAIN = ", again"
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What one cell's document says.
+
+    rates: by method and repeat, samples per second of the median round; methods that failed have none. problems: by method, why.
+    worst_rounds: by method, its slowest round by its median one. ideal: samples per second, what the devices do alone in all.
+    """
+
+    cell: str
+    rates: dict[str, dict[int, float]]
+    problems: dict[str, str]
+    worst_rounds: dict[str, float]
+    ideal: float
+    peers: tuple[str, ...]
+    plans: tuple[str, ...]
+    same_plan_as: dict[str, str]
+
+    @property
+    def noise(self) -> float | None:
+        """Of the same setting against itself, 0.02 for 2 %; None while it was not run twice in a repeat."""
+        ratios = self._ratios(OURS, OURS + AGAIN)
+        return max((abs(ratio - 1) for ratio in ratios), default=None)
+
+    def rate(self, method: str) -> float | None:
+        """Median over the repeats."""
+        found = list(self.rates.get(method, {}).values())
+        return statistics.median(found) if found else None
+
+    def speed_up(self, other: str) -> float | None:
+        """Ours by the other's rate."""
+        if other == OURS:
+            return 1.0
+        found = self._ratios(OURS, other)
+        return statistics.median(found) if found else None
+
+    @property
+    def best_peer(self) -> str | None:
+        """The peer against which we do worst."""
+        found = {peer: ratio for peer in self.peers if (ratio := self.speed_up(peer)) is not None}
+        return min(found, key=lambda peer: found[peer]) if found else None
+
+    def shown(self, ratio: float | None) -> str:
+        """`1.31`, or `equal` within the noise."""
+        if ratio is None:
+            return ""
+        if self.noise is not None and abs(ratio - 1) <= self.noise:
+            return f"equal ({ratio:.2f})"
+        return f"{ratio:.2f}"
+
+    def _ratios(self, above: str, below: str) -> list[float]:
+        ours, theirs = self.rates.get(above, {}), self.rates.get(below, {})
+        return [ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs]
+
+
+def read_cell(document: dict[str, Any]) -> CellResult:
+    """Of a document that has its peers' settings; runs may be missing."""
+    rates: dict[str, dict[int, float]] = {}
+    problems: dict[str, str] = {}
+    worst: dict[str, list[float]] = {}
+    for run in document["runs"]:
+        if "problem" in run:
+            problems[run["method"]] = run["problem"]
+            continue
+        median = statistics.median(run["round_seconds"])
+        rates.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / median
+        worst.setdefault(run["method"], []).append(max(run["round_seconds"]) / median)
+    return CellResult(
+        cell=document["cell"],
+        rates=rates,
+        problems=problems,
+        worst_rounds={method: max(found) for method, found in worst.items()},
+        ideal=sum(document["alone"][kind]["samples_per_second"] for kind in document["device_classes"]),
+        peers=tuple(document["peers"]),
+        plans=tuple(document["plans"]),
+        same_plan_as=document["same_plan_as"],
+    )
+
+
+def peers_table(cells: Sequence[CellResult]) -> Report:
+    """Each cell beside every peer and the ideal."""
+    peers = list(dict.fromkeys(peer for cell in cells for peer in cell.peers))
+    report = Report(
+        title="edgeswarm and its peers",
+        how=(
+            "Samples per second of the median round, and edgeswarm's by each peer's: medians over interleaved repeats. Ideal: "
+            "the sum of what the devices do alone. Noise: the same setting against itself. `equal`: within the noise."
+        ),
+        columns=("cell", "samples/s", "of the ideal", "noise", "worst round", *(f"x {peer}" for peer in peers)),
+    )
+    for cell in cells:
+        ours = cell.rate(OURS)
+        if ours is None:
+            report.rows.append((cell.cell, cell.problems.get(OURS, "not yet"), *[""] * (len(report.columns) - 2)))
+            continue
+        beside = [
+            cell.problems[peer]
+            if peer in cell.problems and cell.speed_up(peer) is None
+            else cell.shown(cell.speed_up(peer))
+            for peer in peers
+        ]
+        noise = "" if cell.noise is None else f"{cell.noise:.0%}"
+        report.rows.append((
+            *(cell.cell, f"{ours:.1f}", f"{ours / cell.ideal:.2f}", noise, f"{cell.worst_rounds[OURS]:.2f}"),
+            *beside,
+        ))  # fmt: skip
+        best = cell.best_peer
+        if best is not None and (ratio := cell.speed_up(best)) is not None:
+            report.expect(f"{cell.cell}: {ratio:.2f} times {best}", ratio > 1 + (cell.noise or 0.0))
+        report.data[cell.cell] = {"samples_per_second": ours, "of_ideal": ours / cell.ideal, "noise": cell.noise}
+    return report
+
+
+def plans_table(cells: Sequence[CellResult]) -> Report:
+    """Our plan beside the other planners' on our own runtime."""
+    planners = list(dict.fromkeys(name for cell in cells for name in (*cell.plans, *cell.same_plan_as)))
+    planners = [name for name in planners if name != OURS]
+    report = Report(
+        title="Plans of other planners on the same runtime",
+        how="The speed of edgeswarm's plan by that of each planner's. `same`: the planner gave the same plan.",
+        columns=("cell", *planners),
+    )
+    ratios: dict[str, list[float]] = {}
+    for cell in cells:
+        shown = []
+        for planner in planners:
+            trained = cell.same_plan_as.get(planner, planner)
+            ratio = cell.speed_up(trained)
+            if trained == OURS:
+                shown.append("same")
+            elif ratio is None:
+                shown.append(cell.problems.get(trained, ""))
+            else:
+                shown.append(cell.shown(ratio))
+            if ratio is not None:
+                ratios.setdefault(planner, []).append(ratio)
+                report.expect(f"{cell.cell}: not slower than {planner}'s plan", ratio >= 1 - (cell.noise or 0.0))
+        report.rows.append((cell.cell, *shown))
+    means = {planner: math.exp(statistics.fmean(map(math.log, found))) for planner, found in ratios.items()}
+    report.rows.append(("geometric mean", *(f"{means[name]:.2f}" if name in means else "" for name in planners)))
+    report.data = {"geometric_mean": means}
+    return report

@@ -1,0 +1,54 @@
+"""torch's DistributedDataParallel over gloo, each rank with its share of the mini-batch.
+
+Shares may differ: a rank's loss is its sum over its samples, divided by the count of all and times the ranks, since DDP
+takes the mean of the ranks' gradients. A share is computed in micro-batches; only the last one's backward communicates.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.peers.blocks import optimizer, samples, whole_model
+from bench.peers.rounds import arguments, join, time_rounds
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--shares", required=True, help="samples of each rank, with commas")
+    parser.add_argument("--bucket-mib", type=int, default=25, help="DDP's own is 25")
+    given = parser.parse_args()
+    join(given)
+    shares = [int(share) for share in given.shares.split(",")]
+    begin_of_mine = sum(shares[: given.rank])
+    inputs, targets = (
+        each[begin_of_mine : begin_of_mine + shares[given.rank]].clone()
+        for each in samples(given.model, given.mini_batch)
+    )
+    # Each rank's batch statistics are its own; they are not sent around before every micro-batch.
+    model = DistributedDataParallel(
+        whole_model(given.model).train(),
+        broadcast_buffers=False,
+        gradient_as_bucket_view=True,
+        bucket_cap_mb=given.bucket_mib,
+    )
+    step = optimizer(model)
+    loss_sum = nn.CrossEntropyLoss(reduction="sum")
+    weight = given.world / given.mini_batch
+
+    def train_round() -> None:
+        step.zero_grad()
+        for begin in range(0, len(inputs), given.micro_batch):
+            part = slice(begin, begin + given.micro_batch)
+            is_last = begin + given.micro_batch >= len(inputs)
+            with nullcontext() if is_last else model.no_sync():
+                (loss_sum(model(inputs[part]), targets[part]) * weight).backward()
+        step.step()
+
+    time_rounds(given, train_round)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Runs a peer's script on devices of the testbed, one process on each, and reads what rank 0 says.
+
+Peers get the allocator's settings that edgeswarm's workers have, though few users would think of them: what is compared is
+the way of training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.testbed import bed as beds
+from bench.testbed.bed import EmulatedLan
+from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
+
+REPOSITORY = Path(__file__).parents[2]
+PORT = 29500
+_END_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class PeerRun:
+    """round_seconds: of the timed rounds, none where it failed. problem: why it did; empty otherwise.
+
+    cpu_seconds: of each rank over the timed rounds. peak_bytes: of each rank's resident memory. sent_bytes, received_bytes: by
+    device, over the whole run with its start.
+    """
+
+    round_seconds: tuple[float, ...] = ()
+    problem: str = ""
+    cpu_seconds: tuple[float, ...] = ()
+    peak_bytes: tuple[int, ...] = ()
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+
+
+def run_peer(
+    bed: EmulatedLan,
+    script: str,
+    devices: Sequence[str],
+    *options: object,
+    folder: Path,
+    limit_seconds: float,
+) -> PeerRun:
+    """script: a module of this package. devices: in the order of ranks. folder: for the ranks' logs, made here."""
+    folder.mkdir(parents=True)
+    master = f"{bed.addresses[devices[0]]}:{PORT}"
+    before = {name: beds.statistics(name, reset_peak=True) for name in devices}
+    processes: dict[str, subprocess.Popen[str]] = {}
+    for rank, name in enumerate(devices):
+        words = [sys.executable, "-m", f"bench.peers.{script}", *map(str, options)]
+        place = ["--rank", str(rank), "--world", str(len(devices)), "--master", master]
+        with (folder / f"{rank}-{name}.log").open("w") as log:
+            processes[name] = bed.start(name, *words, *place, environment=_environment(), log=log)
+    problem = _wait(processes, limit_seconds)
+    if problem:
+        for process in processes.values():
+            if process.poll() is None:
+                process.kill()
+        for process in processes.values():
+            process.wait(_END_SECONDS)
+        for name in devices:
+            if beds.statistics(name)["oom_kills"] > before[name]["oom_kills"]:
+                return PeerRun(problem=f"out of memory on {name}")
+        return PeerRun(problem=problem)
+    told = _told((folder / f"0-{devices[0]}.log").read_text())
+    sent = {name: int(beds.statistics(name)["sent_bytes"] - before[name]["sent_bytes"]) for name in devices}
+    return PeerRun(
+        round_seconds=tuple(told["round_seconds"]),
+        cpu_seconds=tuple(rank["cpu_seconds"] for rank in told["ranks"]),
+        peak_bytes=tuple(int(rank["peak_bytes"]) for rank in told["ranks"]),
+        sent_bytes=sent,
+    )
+
+
+def _environment() -> dict[str, str]:
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("EDGESWARM_")}
+    return {**plain, **ALLOCATOR_ENVIRONMENT, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(REPOSITORY)}
+
+
+def _wait(processes: dict[str, subprocess.Popen[str]], limit_seconds: float) -> str:
+    """Until all have ended well, or one hasn't; why not, or nothing."""
+    deadline = time.monotonic() + limit_seconds
+    while any(process.poll() is None for process in processes.values()):
+        for name, process in processes.items():
+            if process.poll() not in (None, 0):
+                return f"{name} ended with {process.returncode}"
+        if time.monotonic() > deadline:
+            return f"not done within {limit_seconds:.0f} s"
+        time.sleep(0.2)
+    for name, process in processes.items():
+        if process.returncode != 0:
+            return f"{name} ended with {process.returncode}"
+    return ""
+
+
+def _told(log: str) -> dict[str, Any]:
+    line = next(line for line in log.splitlines() if line.startswith('{"round_seconds"'))
+    found: dict[str, Any] = json.loads(line)
+    return found

@@ -1,0 +1,73 @@
+"""What the scripts share: their command line, joining the others, and timing rounds that all ranks take in step."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import resource
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+WARM_UP_ROUNDS = 2
+JOIN_SECONDS = 300.0
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--mini-batch", type=int, required=True, help="samples of one optimizer step, over all devices")
+    parser.add_argument("--micro-batch", type=int, required=True, help="samples that are computed at once")
+    parser.add_argument("--rounds", type=int, default=10, help="to time, behind two that are not timed")
+    parser.add_argument("--seconds", type=float, default=90.0, help="after which no further round begins")
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--world", type=int, default=1)
+    parser.add_argument("--master", default="", help="host:port of rank 0; none for one device alone")
+    return parser
+
+
+def join(given: argparse.Namespace) -> None:
+    """Raises RuntimeError where the others don't come."""
+    torch.set_num_threads(1)
+    if given.world > 1:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"tcp://{given.master}",
+            rank=given.rank,
+            world_size=given.world,
+            timeout=datetime.timedelta(seconds=JOIN_SECONDS),
+        )
+
+
+def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> None:
+    """Trains rounds at all ranks; rank 0 prints one line of JSON with their seconds, and what each rank used."""
+    for _ in range(WARM_UP_ROUNDS):
+        train_round()
+    cpu_before = time.process_time()
+    begin = time.perf_counter()
+    seconds: list[float] = []
+    go_on = torch.ones(1)
+    while go_on.item():
+        round_begin = time.perf_counter()
+        train_round()
+        now = time.perf_counter()
+        seconds.append(now - round_begin)
+        go_on[0] = len(seconds) < given.rounds and now - begin < given.seconds
+        if given.world > 1:
+            dist.broadcast(go_on, 0)
+    used = {
+        "cpu_seconds": time.process_time() - cpu_before,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+    ranks: list[dict[str, float] | None] = [used]
+    if given.world > 1:
+        ranks = [None] * given.world
+        dist.all_gather_object(ranks, used)
+    if given.rank == 0:
+        print(json.dumps({"round_seconds": seconds, "ranks": ranks}), flush=True)
+    if given.world > 1:
+        dist.barrier()
+        dist.destroy_process_group()

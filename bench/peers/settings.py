@@ -1,0 +1,174 @@
+"""With which settings each peer runs: the best of a few that are tried on the testbed, as a competent user would.
+
+Tried on short rounds of a part of the mini-batch; of those that fit memory the fastest is taken.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from bench.measuring import say
+from bench.peers import balance
+from bench.peers.blocks import blocks_of, samples
+from bench.peers.launch import run_peer
+from bench.testbed.bed import EmulatedLan
+
+MICRO_BATCHES = (8, 16, 32, 64, 128)
+BUCKETS_MIB = (2, 25)
+ALONE_SECONDS = 8.0
+ALONE_SLOWER = 0.95  # larger micro-batches are not tried once one is so much slower than the best
+PIPELINE_MICRO_BATCHES = (16, 32, 64)
+TRIAL_PART = 4  # of the mini-batch, where its size doesn't matter
+TRIAL_ROUNDS = 2
+_LIMIT_SECONDS = 600.0
+_BLOCK_REPEATS = 7
+
+Choice = TypeVar("Choice")
+
+
+@dataclass(frozen=True)
+class PeerSettings:
+    """script: a module of this package. devices: in the order of ranks. options: the script's own, beside the common ones."""
+
+    script: str
+    devices: list[str]
+    micro_batch: int
+    options: dict[str, str] = field(default_factory=dict)
+
+    def words(self, model: str, mini_batch: int, *, rounds: int, seconds: float) -> list[str]:
+        """The script's command line, but for ranks."""
+        words = ["--model", model, "--mini-batch", mini_batch, "--micro-batch", self.micro_batch]
+        words += ["--rounds", rounds, "--seconds", seconds]
+        return [*map(str, words), *(word for name, value in self.options.items() for word in (f"--{name}", value))]
+
+
+def alone(bed: EmulatedLan, device: str, model: str, *, folder: Path) -> dict[str, float]:
+    """What one device does by itself: samples_per_second at its best micro_batch, a step after each."""
+    best: dict[str, float] = {"samples_per_second": 0.0}
+    for micro_batch in MICRO_BATCHES:
+        settings = PeerSettings("single_device", [device], micro_batch)
+        words = settings.words(model, micro_batch, rounds=1000, seconds=ALONE_SECONDS)
+        done = run_peer(
+            bed, settings.script, [device], *words, folder=folder / str(micro_batch), limit_seconds=_LIMIT_SECONDS
+        )
+        if done.problem:
+            say(f"{device} alone, {micro_batch} at once: {done.problem}")
+            break
+        rate = micro_batch * len(done.round_seconds) / sum(done.round_seconds)
+        if rate > best["samples_per_second"]:
+            best = {"samples_per_second": rate, "micro_batch": micro_batch}
+        elif rate < ALONE_SLOWER * best["samples_per_second"]:
+            break
+    if not best["samples_per_second"]:
+        raise RuntimeError(f"{device} can't train {model} by itself")
+    return best
+
+
+class PeerTuner:
+    """Tries settings on the testbed. rates: samples per second of each device alone. folder: for the logs of what is tried."""
+
+    def __init__(
+        self, bed: EmulatedLan, model: str, *, mini_batch: int, rates: Mapping[str, float], folder: Path
+    ) -> None:
+        self._bed = bed
+        self._model = model
+        self._mini_batch = mini_batch
+        self._rates = dict(rates)
+        self._folder = folder
+        self._tried = 0
+
+    def data_parallel(self, micro_batch: int) -> dict[str, PeerSettings]:
+        """With equal shares and with shares by speed, both with the bucket size that is best with the latter.
+
+        micro_batch: what is best on a device alone is so here: between steps each computes by itself.
+        """
+        devices = list(self._rates)
+
+        def settings(weights: Sequence[float], mini_batch: int, bucket_mib: int) -> PeerSettings:
+            shares = balance.shares_by_speed(mini_batch, weights)
+            options = {"shares": ",".join(map(str, shares)), "bucket-mib": str(bucket_mib)}
+            return PeerSettings("data_parallel", devices, micro_batch, options)
+
+        trial, by_speed = self._mini_batch // TRIAL_PART, list(self._rates.values())
+        tried = {bucket: self._seconds(settings(by_speed, trial, bucket), trial) for bucket in BUCKETS_MIB}
+        bucket = _best(tried)
+        return {
+            "DDP, equal shares": settings([1.0] * len(devices), self._mini_batch, bucket),
+            "DDP, shares by speed": settings(by_speed, self._mini_batch, bucket),
+        }
+
+    def pipeline(self, *, bytes_per_second: float) -> PeerSettings:
+        """Stages balanced by speed, for each number of micro-batches that is tried; 1F1B needs as many as stages."""
+        found, tried = {}, {}
+        for count in PIPELINE_MICRO_BATCHES:
+            settings = self._balanced(self._mini_batch // count, bytes_per_second)
+            if 1 < len(settings.devices) <= count:
+                found[count] = settings
+                tried[count] = self._seconds(settings, self._mini_batch)
+        return found[_best(tried)]
+
+    def _balanced(self, micro_batch: int, bytes_per_second: float) -> PeerSettings:
+        devices = list(self._rates)
+        fastest = max(self._rates.values())
+        seconds, output_bytes = block_costs(self._model, micro_batch)
+        # The fastest device does `fastest` samples a second by itself; this machine's blocks say how they are spread.
+        factor = micro_batch / fastest / sum(seconds)
+        cut = balance.balanced_stages(
+            [value * factor for value in seconds],
+            output_bytes,
+            slowness=[fastest / rate for rate in self._rates.values()],
+            bytes_per_second=bytes_per_second,
+        )
+        order = [devices[place] for place in cut.devices]
+        return PeerSettings("pipeline", order, micro_batch, {"cuts": ",".join(map(str, cut.cuts))})
+
+    def _seconds(self, settings: PeerSettings, mini_batch: int) -> float:
+        """Of a round on trial; infinite where it fails."""
+        self._tried += 1
+        words = settings.words(self._model, mini_batch, rounds=TRIAL_ROUNDS, seconds=_LIMIT_SECONDS)
+        done = run_peer(
+            self._bed,
+            settings.script,
+            settings.devices,
+            *words,
+            folder=self._folder / str(self._tried),
+            limit_seconds=_LIMIT_SECONDS,
+        )
+        seconds = math.inf if done.problem else statistics.median(done.round_seconds)
+        say(f"{settings.script} {settings.micro_batch} {settings.options}: {done.problem or f'{seconds:.2f} s'}")
+        return seconds
+
+
+def block_costs(model: str, micro_batch: int) -> tuple[list[float], list[int]]:
+    """By block, on this machine: seconds of forward and backward of a micro-batch, and the bytes that it gives."""
+    torch.set_num_threads(1)
+    seconds, output_bytes = [], []
+    x = samples(model, micro_batch)[0]
+    for block in blocks_of(model):
+        block.train()
+        spans = []
+        for _ in range(_BLOCK_REPEATS):
+            source = x.detach().requires_grad_() if x.is_floating_point() else x
+            begin = time.perf_counter()
+            y = block(source)
+            y.backward(torch.ones_like(y))
+            spans.append(time.perf_counter() - begin)
+        seconds.append(statistics.median(spans))
+        x = y.detach()
+        output_bytes.append(x.numel() * x.element_size())
+    return seconds, output_bytes
+
+
+def _best(tried: Mapping[Choice, float]) -> Choice:
+    """The fastest one. Raises RuntimeError where none runs."""
+    if not tried or math.isinf(min(tried.values())):
+        raise RuntimeError(f"no setting runs: {', '.join(map(str, tried)) or 'there is none'}")
+    return min(tried, key=lambda choice: tried[choice])

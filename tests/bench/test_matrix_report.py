@@ -1,0 +1,65 @@
+"""What the matrix's report makes of a cell's document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.matrix_report import peers_table, plans_table, read_cell
+
+
+def run(method: str, repeat: int, seconds: float) -> dict[str, Any]:
+    return {"method": method, "repeat": repeat, "round_seconds": [seconds, seconds, 2 * seconds]}
+
+
+def document() -> dict[str, Any]:
+    return {
+        "cell": "C-100-x",
+        "mini_batch": 100,
+        "device_classes": ["0.6", "0.12", "0.12"],
+        "alone": {"0.6": {"samples_per_second": 60.0}, "0.12": {"samples_per_second": 20.0}},
+        "plans": {"edgeswarm": {}, "asteroid": {}, "gpipe": {}},
+        "same_plan_as": {"dapple": "edgeswarm"},
+        "peers": {"DDP": {}, "single": {}, "1F1B": {}},
+        "runs": [
+            *(run("edgeswarm", repeat, seconds) for repeat, seconds in enumerate((2.0, 2.5, 2.0))),
+            *(run("edgeswarm, again", repeat, seconds) for repeat, seconds in enumerate((2.0, 2.5, 2.1))),
+            *(run("DDP", repeat, seconds) for repeat, seconds in enumerate((4.0, 5.0, 4.4))),
+            *(run("single", repeat, seconds) for repeat, seconds in enumerate((2.04, 2.5, 2.0))),
+            {"method": "1F1B", "repeat": 0, "problem": "out of memory on nano-1"},
+            run("asteroid", 0, 3.0),
+            run("gpipe", 0, 1.6),
+        ],
+    }
+
+
+def test_rates_and_ratios_are_medians_over_the_repeats() -> None:
+    cell = read_cell(document())
+    assert cell.rate("edgeswarm") == pytest.approx(50.0)
+    assert cell.ideal == 100.0
+    assert cell.speed_up("DDP") == pytest.approx(2.0)
+    assert cell.noise == pytest.approx(0.05)
+    assert cell.best_peer == "single"
+    assert cell.worst_rounds["edgeswarm"] == pytest.approx(2.0)
+
+
+def test_what_is_within_the_noise_reads_equal() -> None:
+    table = peers_table([read_cell(document())])
+    assert table.rows == [
+        ("C-100-x", "50.0", "0.50", "5%", "2.00", "2.00", "equal (1.00)", "out of memory on nano-1"),
+    ]
+    assert table.verdicts == [("C-100-x: 1.00 times single", False)]
+
+
+def test_plans_of_other_planners() -> None:
+    table = plans_table([read_cell(document())])
+    assert table.columns == ("cell", "asteroid", "gpipe", "dapple")
+    assert table.rows[0] == ("C-100-x", "1.50", "0.80", "same")
+    assert [holds for _, holds in table.verdicts] == [True, False, True]
+    assert table.data["geometric_mean"]["asteroid"] == pytest.approx(1.5)
+
+
+def test_a_cell_without_our_runs_is_not_yet_there() -> None:
+    empty = {**document(), "runs": []}
+    assert peers_table([read_cell(empty)]).rows[0][:2] == ("C-100-x", "not yet")
