@@ -4,6 +4,7 @@
     python -m bench.matrix --folder DIR --small                        a cell that takes minutes
     python -m bench.matrix --folder DIR --all                          the cells of CELLS: hours; goes on where it was broken off
     python -m bench.matrix --folder DIR --report                       the tables of what is there
+    python -m bench.matrix --folder DIR --report --page DIR            and as a page with a plot
 
 Needs root and nothing else at work on the machine. One JSON file a cell; bench/matrix_cell.py says what is in it.
 """
@@ -16,6 +17,7 @@ import sys
 from pathlib import Path
 
 from bench.matrix_cell import CellMeasurement, MatrixCell
+from bench.matrix_page import write_page
 from bench.matrix_report import peers_table, plans_table, read_cell
 
 CELLS = (
@@ -40,6 +42,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="one cell, one repeat")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--report", action="store_true", help="only the tables")
+    parser.add_argument("--page", type=Path, help="a folder for a page with the tables and a plot; needs matplotlib")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -49,6 +52,9 @@ def main() -> int:
             CellMeasurement(MatrixCell.parse(text), given.folder, repeats=1 if given.small else given.repeats).run()
     documents = [json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))]
     cells_read = [read_cell(document) for document in documents if "peers" in document]
+    if given.page is not None and cells_read:
+        given.page.mkdir(parents=True, exist_ok=True)
+        write_page(cells_read, given.page)
     statuses = [table(cells_read).show(as_json=given.json) for table in (peers_table, plans_table)]
     return max(statuses)
 

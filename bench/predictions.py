@@ -14,6 +14,7 @@ One JSON file a cell, written after each plan; a cell that was broken off counts
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import statistics
@@ -141,7 +142,7 @@ def measure(cell: Cell, folder: Path, planners: Sequence[str] = PLANS) -> None:
             job_path=JOBS / f"{cell.model}.py", discovery=cluster.discovery(), listen_address=HUB_ADDRESS
         )
         say(f"{cell.name}: profiles")
-        _, instance = make_plan_for_job(options, folders=cluster.folders)
+        instance = profile_in_turn(cluster, options)
         profiled = time.monotonic() - begin
         plans = list(plans_of(instance, planners).items())
         document: dict[str, Any] = {
@@ -159,6 +160,23 @@ def measure(cell: Cell, folder: Path, planners: Sequence[str] = PLANS) -> None:
             document["runs"].append({"plan": name, **told})
             document["complete"] = number == len(plans)
             cell.file(folder).write_text(json.dumps(document))
+
+
+def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> PlanningInstance:
+    """Profiles one class of devices after the other: all at once they would spoil each other's caches, which are one here.
+
+    Those with least memory come first, since what all are asked to time depends on them.
+    """
+    devices = sorted(cluster.bed.environment.devices, key=lambda device: device.memory_bytes)
+    of_class: dict[float, str] = {}
+    for device in devices:
+        of_class.setdefault(device.cores, cluster.node_id(device.name))
+    chosen = tuple(of_class.values())
+    for count in range(1, len(chosen) + 1):
+        some = replace(options.discovery, devices=chosen[:count])
+        with contextlib.suppress(EdgeswarmError):  # too few devices for a plan: what was measured is kept
+            make_plan_for_job(replace(options, discovery=some), folders=cluster.folders)
+    return make_plan_for_job(options, folders=cluster.folders)[1]
 
 
 def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """An emulated LAN of unequal devices on this machine, by hand.
 
-python -m bench.testbed up C --mbps 100        A to D, or a TOML file of one's own
+python -m bench.testbed try C -- edgeswarm train job.py     with agents on the devices that have joined; all gone afterwards
+python -m bench.testbed up C --mbps 100        the devices alone; A to D, or a TOML file of one's own
 python -m bench.testbed list [--json]          what exists, as it is now
 python -m bench.testbed exec nano-1 -- COMMAND run something on a device; its exit code
 python -m bench.testbed link nano-1 --mbps 20  another rate, at once; 0 for none
@@ -18,13 +19,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any, NoReturn
 
 from edgeswarm.errors import EdgeswarmError
 
 from . import bed, groups, links
-from .environment import load_environment
+from .bed import EmulatedLan
+from .cluster import BedCluster
+from .environment import Environment, load_environment
 
 
 def _list(*, as_json: bool) -> None:
@@ -42,12 +48,22 @@ def _execute(node: str, command: list[str]) -> NoReturn:
     os.execvpe(line[0], line, {**os.environ, **bed.runtime_environment(node)})
 
 
-def _act(given: argparse.Namespace) -> None:
+def _try(environment: Environment, command: list[str]) -> int:
+    """The command's exit code."""
+    words = command[1:] if command[:1] == ["--"] else command
+    with tempfile.TemporaryDirectory(prefix="edgeswarm-bed-") as folder:
+        print(f"starting agents on {', '.join(device.name for device in environment.devices)}", file=sys.stderr)
+        with EmulatedLan(environment) as lan, BedCluster(lan, folder=Path(folder)) as cluster:
+            return subprocess.run(words, env=cluster.operator_environment(), check=False).returncode
+
+
+def _act(given: argparse.Namespace) -> int:
     node: str = getattr(given, "node", "")
     if node and node not in groups.nodes():
         raise SystemExit(f"error: there is no device {node}; there are: {', '.join(groups.nodes()) or 'none'}")
     actions: dict[str, Any] = {
-        "up": lambda: bed.EmulatedLan(
+        "try": lambda: _try(load_environment(given.environment, mbps=given.mbps), given.command),
+        "up": lambda: EmulatedLan(
             load_environment(given.environment, mbps=given.mbps), hub_mbps=given.hub_mbps
         ).create(),
         "down": bed.remove,
@@ -63,7 +79,7 @@ def _act(given: argparse.Namespace) -> None:
         "disturb": lambda: bed.disturb(node, given.percent),
         "stats": lambda: print(json.dumps(bed.statistics(node, reset_peak=given.reset_peak))),
     }
-    actions[given.action]()
+    return actions[given.action]() or 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,6 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("environment", help="A to D, or a TOML file")
     up.add_argument("--mbps", type=float, help="rate of every device's link, in place of the environment's")
     up.add_argument("--hub-mbps", type=float, help="rate of the hub's link (as fast as it goes)")
+    trial = actions.add_parser("try")
+    trial.add_argument("environment", help="A to D, or a TOML file")
+    trial.add_argument("--mbps", type=float, help="rate of every device's link, in place of the environment's")
+    trial.add_argument("command", nargs=argparse.REMAINDER)
     actions.add_parser("down")
     actions.add_parser("list").add_argument("--json", action="store_true")
     on_a_node = {
@@ -97,14 +117,13 @@ def main() -> int:
         print(f"error: no testbed here: it {problem}", file=sys.stderr)
         return 1
     try:
-        _act(given)
+        return _act(given)
     except EdgeswarmError as error:
         print(f"error: {error.message}\nremedy: {error.remedy}", file=sys.stderr)
         return 1
     except (RuntimeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -77,6 +77,15 @@ class BedCluster:
         """All devices, by mDNS on the LAN; found as soon as the last one answers."""
         return DiscoveryOptions(devices=tuple(self._node_ids.values()), interfaces=(HUB_ADDRESS,), wait_seconds=15.0)
 
+    def operator_environment(self) -> dict[str, str]:
+        """In which `edgeswarm`, on this machine, has these devices for its own."""
+        return {
+            **self._plain_environment(),
+            "EDGESWARM_HOME": str(self.folder / "operator"),
+            "EDGESWARM_INTERFACES": HUB_ADDRESS,
+            "EDGESWARM_LISTEN_ADDRESS": HUB_ADDRESS,
+        }
+
     def start(self) -> None:
         """Returns when every agent is ready. Raises RuntimeError with the log of one that isn't."""
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -133,5 +142,8 @@ class BedCluster:
             return self.bed.start(name, *_AGENT, *arguments, environment=self._environment(name), log=log)
 
     def _environment(self, name: str) -> Mapping[str, str]:
-        plain = {key: value for key, value in os.environ.items() if not key.startswith("EDGESWARM_")}
-        return {**plain, "EDGESWARM_HOME": str(self.home(name)), "PYTHONUNBUFFERED": "1"}
+        return {**self._plain_environment(), "EDGESWARM_HOME": str(self.home(name)), "PYTHONUNBUFFERED": "1"}
+
+    @staticmethod
+    def _plain_environment() -> dict[str, str]:
+        return {key: value for key, value in os.environ.items() if not key.startswith("EDGESWARM_")}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.matrix_page import write_page
 from bench.matrix_report import peers_table, plans_table, read_cell
 
 
@@ -63,3 +65,11 @@ def test_plans_of_other_planners() -> None:
 def test_a_cell_without_our_runs_is_not_yet_there() -> None:
     empty = {**document(), "runs": []}
     assert peers_table([read_cell(empty)]).rows[0][:2] == ("C-100-x", "not yet")
+
+
+def test_a_page_with_a_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    page = write_page([read_cell(document())], tmp_path).read_text()
+    assert "| C-100-x | 50.0 | 0.50 |" in page
+    assert "**does not hold**: C-100-x: 1.00 times single" in page
+    assert (tmp_path / "matrix.png").read_bytes()[1:4] == b"PNG"

@@ -1,0 +1,54 @@
+"""The matrix as a page: its two tables, and a plot of the rates, in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.matrix_report import OURS, CellResult, peers_table, plans_table
+from bench.measuring import Report
+from bench.pages import markdown_table
+
+PAGE, PLOT = "matrix.md", "matrix.png"
+_WIDTH_INCHES, _HEIGHT_INCHES = 2.2, 4.0
+_COLOURS = ("tab:blue", "tab:gray", "tab:orange", "tab:green", "tab:red", "tab:purple")
+
+
+def write_page(cells: Sequence[CellResult], folder: Path) -> Path:
+    """Writes the page and its plot into `folder`. Raises ImportError where matplotlib is missing."""
+    plot_rates(cells, folder / PLOT)
+    tables = [_section(table) for table in (peers_table(cells), plans_table(cells))]
+    (folder / PAGE).write_text("\n\n".join(["# edgeswarm beside its peers", f"![rates]({PLOT})", *tables]) + "\n")
+    return folder / PAGE
+
+
+def _section(table: Report) -> str:
+    verdicts = [f"- {'holds' if holds else '**does not hold**'}: {what}" for what, holds in table.verdicts]
+    return "\n\n".join([
+        f"## {table.title}",
+        table.how,
+        markdown_table(table.columns, table.rows),
+        "\n".join(verdicts),
+    ])  # fmt: skip
+
+
+def plot_rates(cells: Sequence[CellResult], path: Path) -> None:
+    """Samples per second of edgeswarm and of each peer, as parts of the ideal: a group of bars for each cell."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    methods = [OURS, *dict.fromkeys(peer for cell in cells for peer in cell.peers)]
+    figure, axes = pyplot.subplots(figsize=(3 + _WIDTH_INCHES * len(cells), _HEIGHT_INCHES), layout="constrained")
+    width = 0.8 / len(methods)
+    for place, method in enumerate(methods):
+        parts = [(cell.rate(method) or 0.0) / cell.ideal for cell in cells]
+        positions = [index + (place - (len(methods) - 1) / 2) * width for index in range(len(cells))]
+        axes.bar(positions, parts, width=width, label=method, color=_COLOURS[place % len(_COLOURS)])
+    axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xticks(range(len(cells)), [cell.cell for cell in cells])
+    axes.set_ylabel("of what the devices do alone, in all")
+    axes.legend(frameon=False, fontsize="small", ncols=2)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
