@@ -184,7 +184,7 @@ class _OnBed:
                     "peak_bytes": max(each["parts"][device]["peak_memory_bytes"] for each in done),
                     **{
                         what: sum(each["parts"][device][what] for each in done) / len(done)
-                        for what in ("cpu_seconds", "sent_bytes", "received_bytes")
+                        for what in ("cpu_seconds", "model_cpu_seconds", "sent_bytes", "received_bytes")
                     },
                 }
                 for device in result.plan.devices

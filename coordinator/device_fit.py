@@ -15,7 +15,7 @@ import numpy as np
 from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.profile import DeviceProfile, Overheads
 
-from .curve_fit import fit_curve
+from .curve_fit import FittedCurve, fit_curve
 from .process_costs import ProcessCosts
 from .profile_cache import Curve
 from .stage_checks import CheckedStage, Comparison, Correction, learn_correction
@@ -87,8 +87,8 @@ def curve_error(curve: Curve) -> float:
     if not forward + backward > 0:
         return 0.0
     moved = (
-        fit_curve(curve.batch_sizes, curve.forward_seconds).relative_error * forward
-        + fit_curve(curve.batch_sizes, curve.backward_seconds).relative_error * backward
+        _fitted(curve, backward=False).relative_error * forward
+        + _fitted(curve, backward=True).relative_error * backward
     ) / (forward + backward)
     errors = curve.relative_errors
     repeats = (sum(error**2 for error in errors) / len(errors)) ** 0.5 if errors else 0.0
@@ -101,8 +101,8 @@ def summed_profile(curves: Sequence[Curve]) -> DeviceProfile:
     single = [
         DeviceProfile(
             batch_sizes=curve.batch_sizes,
-            forward_seconds=tuple((value,) for value in fit_curve(curve.batch_sizes, curve.forward_seconds).seconds),
-            backward_seconds=tuple((value,) for value in fit_curve(curve.batch_sizes, curve.backward_seconds).seconds),
+            forward_seconds=tuple((value,) for value in _fitted(curve, backward=False).seconds),
+            backward_seconds=tuple((value,) for value in _fitted(curve, backward=True).seconds),
         )
         for curve in curves
     ]
@@ -110,6 +110,12 @@ def summed_profile(curves: Sequence[Curve]) -> DeviceProfile:
         batch_sizes=tuple(sizes),
         forward_seconds=tuple(tuple(layer.forward(size, 0, 1) for layer in single) for size in sizes),
         backward_seconds=tuple(tuple(layer.backward(size, 0, 1) for layer in single) for size in sizes),
+    )
+
+
+def _fitted(curve: Curve, *, backward: bool) -> FittedCurve:
+    return fit_curve(
+        curve.batch_sizes, curve.backward_seconds if backward else curve.forward_seconds, curve.relative_errors
     )
 
 
@@ -128,9 +134,12 @@ def _comparisons(sums: DeviceProfile, stages: Mapping[CheckedStage, Curve], *, b
 def _corrected(
     correction: Correction, sizes: Sequence[int], rows: Sequence[Sequence[float]]
 ) -> tuple[tuple[float, ...], ...]:
-    factors = np.array([correction.factor(size) for size in sizes])
-    # A factor that falls with the batch must not make more samples cost less.
-    corrected = np.maximum.accumulate(factors[:, np.newaxis] * np.array(rows), axis=0)
+    plain = np.array(rows)
+    corrected = np.array([correction.factor(size) for size in sizes])[:, np.newaxis] * plain
+    for place in range(1, len(sizes)):
+        # A factor that falls with the batch must not make more samples cost less, where they don't by themselves.
+        rises = plain[place] >= plain[place - 1]
+        corrected[place] = np.where(rises, np.maximum(corrected[place], corrected[place - 1]), corrected[place])
     return tuple(map(tuple, corrected.tolist()))
 
 

@@ -132,7 +132,8 @@ class PlanMade:
 class RoundParts:
     """Where one worker's time of one round went, in seconds; `add_up` of the parts is `seconds`.
 
-    waiting: by what for, "activations from nano-1". all_reduce: what of it computing did not hide.
+    waiting: by what for, "activations from nano-1". all_reduce: what of it computing did not hide. cpu_seconds: of the
+    worker's processor, whatever the thread; model_cpu_seconds: of these what the model itself took.
     """
 
     seconds: float
@@ -149,6 +150,7 @@ class RoundParts:
     peak_memory_bytes: int = 0
     cpu_seconds: float = 0.0
     fetched_sample_bytes: int = 0
+    model_cpu_seconds: float = 0.0
 
     @property
     def computing(self) -> float:
@@ -188,6 +190,7 @@ class RoundParts:
             "peak_memory_bytes": self.peak_memory_bytes,
             "cpu_seconds": self.cpu_seconds,
             "fetched_sample_bytes": self.fetched_sample_bytes,
+            "model_cpu_seconds": self.model_cpu_seconds,
         }
 
 

@@ -34,6 +34,7 @@ def parts_of(report: agent_pb2.RoundReport) -> RoundParts:
         peak_memory_bytes=report.peak_memory_bytes,
         cpu_seconds=report.cpu_seconds,
         fetched_sample_bytes=report.fetched_sample_bytes,
+        model_cpu_seconds=report.model_cpu_seconds,
     )
 
 

@@ -90,4 +90,5 @@ def _parts(fields: Fields) -> RoundParts:
         peak_memory_bytes=fields.integer("peak_memory_bytes", minimum=0),
         cpu_seconds=fields.number("cpu_seconds"),
         fetched_sample_bytes=fields.integer("fetched_sample_bytes", minimum=0),
+        model_cpu_seconds=fields.number("model_cpu_seconds"),
     )

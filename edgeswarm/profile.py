@@ -11,6 +11,9 @@ with its first slope, but never faster than in proportion:
       | .'  first slope, at least t(b0) * b / b0
       +---+--+-----+------ samples
           b0
+
+Where more samples take far less, since another kernel begins there, nobody knows where between the two: up to the larger size
+the slope before it goes on.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .plan import Plan
+
+CLIFF = 1.35  # what takes so many times as long as the next size measured stands before one
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -240,8 +245,15 @@ class DeviceProfile:
             if sizes[above] == batch:
                 result = rows[above]
             else:
-                part = (batch - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
-                result = rows[above - 1] * (1 - part) + rows[above] * part
+                below = above - 1
+                part = (batch - sizes[below]) / (sizes[above] - sizes[below])
+                between = rows[below] * (1 - part) + rows[above] * part
+                if below:
+                    slope = np.maximum((rows[below] - rows[below - 1]) / (sizes[below] - sizes[below - 1]), 0.0)
+                else:
+                    slope = rows[below] / sizes[below]
+                is_cliff = rows[below] > CLIFF * rows[above]
+                result = np.where(is_cliff, rows[below] + slope * (batch - sizes[below]), between)
         return result
 
 

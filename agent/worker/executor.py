@@ -174,6 +174,7 @@ class StageExecutor:
             peak_memory_bytes=peak_anonymous_bytes(),
             cpu_seconds=cpu_seconds,
             fetched_sample_bytes=fetched,
+            model_cpu_seconds=shared.clock.model_cpu_seconds,
         )
 
 

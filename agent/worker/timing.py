@@ -15,12 +15,15 @@ ALL_REDUCE = "all-reduce"
 STEP = "step"
 OTHER = "other"
 WAITING = "waiting for "
+# What the model itself is; its seconds of the processor are counted, too.
+MODEL_PARTS = frozenset({FORWARD, BACKWARD, STEP})
 
 
 class RoundClock:
     """A stopwatch that is always in exactly one part, so that the parts add up to the round.
 
     Parts are the names above; waiting is "waiting for " and for what. Only the compute thread switches parts.
+    model_cpu_seconds: of that thread in MODEL_PARTS, since the round began.
     """
 
     def __init__(self) -> None:
@@ -30,6 +33,8 @@ class RoundClock:
         self._started = self._since = time.perf_counter()
         self._part = OTHER
         self._seconds: dict[str, float] = defaultdict(float)
+        self._cpu_since = 0.0
+        self.model_cpu_seconds = 0.0
 
     def begin_round(self) -> None:
         self._begin()
@@ -40,6 +45,11 @@ class RoundClock:
         before = self._part
         self._seconds[before] += now - self._since
         self._part, self._since = part, now
+        if (before in MODEL_PARTS) != (part in MODEL_PARTS):
+            processor = time.thread_time()
+            if before in MODEL_PARTS:
+                self.model_cpu_seconds += processor - self._cpu_since
+            self._cpu_since = processor
         return before
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm_coordinator.curve_fit import fit_curve, hiccups, isotonic
+from edgeswarm_coordinator.curve_fit import cliffs, fit_curve, hiccups, isotonic
 
 HARMONY = Path(__file__).parents[2].parent / "shared" / "data" / "harmony"
 
@@ -48,6 +48,23 @@ def test_the_isotonic_fit_is_the_nearest_by_hand() -> None:
 def test_a_hiccup_is_taken_out_and_noise_is_not() -> None:
     assert hiccups(np.array([1.0, 9.0, 3.0, 2.9, 5.0])).tolist() == [False, True, False, False, False]
     assert fit_curve((1, 2, 3, 5), (1.0, 9.0, 3.0, 5.0)).seconds == pytest.approx((1.0, 2.0, 3.0, 5.0))
+
+
+def test_a_fall_between_points_whose_repeats_agree_is_a_cliff() -> None:
+    """A 1x1 convolution of ResNet-50 at 1, 2, 8, 16, 32 samples: another kernel from 16 on."""
+    seconds = (15.0, 31.0, 96.0, 29.0, 59.0)
+    steady = (0.015, 0.04, 0.006, 0.07, 0.013)
+    assert fit_curve((1, 2, 8, 16, 32), seconds, steady).seconds == pytest.approx(seconds)
+    assert fit_curve((1, 2, 8, 16, 32), seconds, steady).relative_error == pytest.approx(0.0)
+    for unsteady in ((0.015, 0.04, 0.2, 0.07, 0.013), (0.015, 0.04, 0.0, 0.07, 0.013), ()):
+        # 2 samples are a hiccup by the same token: 16 take less.
+        assert max(fit_curve((1, 2, 8, 16, 32), seconds, unsteady).seconds) == 59.0
+
+
+def test_either_side_of_a_cliff_is_without_noise() -> None:
+    assert cliffs((10.0, 9.8, 2.0, 2.1), (0.02,) * 4) == [2]
+    fit = fit_curve((4, 8, 16, 32), (10.0, 9.8, 2.1, 2.0), (0.02,) * 4)
+    assert fit.seconds == pytest.approx((9.9, 9.9, 2.05, 2.05), rel=1e-2)
 
 
 def test_nothing_measured_is_an_empty_curve() -> None:

@@ -65,9 +65,10 @@ def test_plan_then_train_by_that_plan(cluster: ThrowawayCluster, tmp_path: Path)
     for done in metrics["rounds"]:
         for device in plan.devices:
             parts = done["parts"][device]
-            named = [value for name, value in parts.items() if name.endswith("_seconds") and name != "cpu_seconds"]
+            named = [v for name, v in parts.items() if name.endswith("_seconds") and not name.endswith("cpu_seconds")]
             seconds = sum(sum(value.values()) if isinstance(value, dict) else value for value in named)
             assert seconds == pytest.approx(parts["seconds"], rel=1e-6, abs=1e-6)
+            assert 0 < parts["model_cpu_seconds"] < parts["cpu_seconds"]
     assert {"optimizer.json", "optimizer.safetensors"} <= {file.name for file in output.iterdir()}
 
 

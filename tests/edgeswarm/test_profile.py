@@ -49,6 +49,16 @@ def test_beyond_the_last_noise_makes_nothing_cheaper() -> None:
     assert one_layer((4, 8), (4.0, 3.0)).forward(80, 0, 1) == pytest.approx(3.0)
 
 
+def test_before_a_cliff_the_slope_goes_on() -> None:
+    """Nobody measured where the cheap kernel begins."""
+    profile = DeviceProfile((4, 8, 16), ((1.0,), (2.0,), (0.5,)), ((4.0,), (4.4,), (4.0,)))
+    assert profile.forward(12, 0, 1) == pytest.approx(3.0)
+    assert profile.forward(16, 0, 1) == pytest.approx(0.5)
+    assert profile.backward(12, 0, 1) == pytest.approx(4.2)  # noise is no cliff
+    first = DeviceProfile((4, 8), ((1.0,), (0.2,)), ((1.0,), (2.0,)))
+    assert first.forward(6, 0, 1) == pytest.approx(1.5)
+
+
 def test_one_batch_size_means_in_proportion() -> None:
     profile = one_layer((4,), (2.0,))
     assert [profile.backward(batch, 0, 1) for batch in (0, 1, 4, 8)] == pytest.approx([0.0, 0.5, 2.0, 4.0])

@@ -138,7 +138,7 @@ class WorkerProgress(_message.Message):
     def __init__(self, running: bool = ..., process_id: _Optional[int] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., action: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., action_seconds: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tensor_port: _Optional[int] = ...) -> None: ...
 
 class RoundReport(_message.Message):
-    __slots__ = ("epoch", "round", "seconds", "samples", "loss_sum", "loss_count", "forward_seconds", "backward_seconds", "send_seconds", "waiting_seconds", "all_reduce_seconds", "step_seconds", "other_seconds", "sent_bytes", "received_bytes", "peak_memory_bytes", "cpu_seconds", "gradient_norm", "fetched_sample_bytes")
+    __slots__ = ("epoch", "round", "seconds", "samples", "loss_sum", "loss_count", "forward_seconds", "backward_seconds", "send_seconds", "waiting_seconds", "all_reduce_seconds", "step_seconds", "other_seconds", "sent_bytes", "received_bytes", "peak_memory_bytes", "cpu_seconds", "gradient_norm", "fetched_sample_bytes", "model_cpu_seconds")
     class WaitingSecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +165,7 @@ class RoundReport(_message.Message):
     CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
     FETCHED_SAMPLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     seconds: float
@@ -184,7 +185,8 @@ class RoundReport(_message.Message):
     cpu_seconds: float
     gradient_norm: float
     fetched_sample_bytes: int
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., seconds: _Optional[float] = ..., samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[float] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., send_seconds: _Optional[float] = ..., waiting_seconds: _Optional[_Mapping[str, float]] = ..., all_reduce_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., other_seconds: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., fetched_sample_bytes: _Optional[int] = ...) -> None: ...
+    model_cpu_seconds: float
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., seconds: _Optional[float] = ..., samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[float] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., send_seconds: _Optional[float] = ..., waiting_seconds: _Optional[_Mapping[str, float]] = ..., all_reduce_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., other_seconds: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., fetched_sample_bytes: _Optional[int] = ..., model_cpu_seconds: _Optional[float] = ...) -> None: ...
 
 class EvaluationReport(_message.Message):
     __slots__ = ("epoch", "round", "seconds", "samples", "metrics")
