@@ -7,6 +7,8 @@ floor is no lower than the fastest round that was simulated, none of those left 
     floor   3.1  3.2  3.2 | 3.4  3.5  4.0 ...
     round   4.0  3.3  3.8 |                      3.3 is the optimum
 
+The order of the replicas within groups is settled for the fastest plan alone.
+
 Every K that memory holds counts, up to all of a round's micro-batches. Few have to be simulated: a round tells how many
 micro-batches each stage really had in flight, and with any K from there on it is the same round. A box of K, from one
 corner to the other, is judged at its largest, and what that leaves open falls into one smaller box a stage:
@@ -111,8 +113,21 @@ class _Search:
                 break
             grid = self._grids[grids[rank]]
             self._try(grid, [int(i) for i in np.unravel_index(places[rank], grid.shape)])
-        plan = None if self.best is None else self._finished(self.best)
-        return Optimum(plan, self.seconds, len(floors), self.simulated)
+        if self.best is None:
+            return Optimum(None, self.seconds, len(floors), self.simulated)
+        self._order_replicas(self.best)
+        return Optimum(self._finished(self.best), self.seconds, len(floors), self.simulated)
+
+    def _order_replicas(self, plan: Plan) -> None:
+        """Keeps the fastest of the orders that its groups can have: other frames, other rings, some tenths of a percent."""
+        for orders in itertools.product(*(itertools.permutations(stage.shares.items()) for stage in plan.stages)):
+            stages = tuple(replace(stage, shares=dict(order)) for stage, order in zip(plan.stages, orders, strict=True))
+            ordered = replace(plan, stages=stages)
+            if self._leaves_too_few(ordered):
+                continue
+            seconds, _ = round_and_in_flight(self._instance, ordered)
+            if seconds < self.seconds * self._within:
+                self.best, self.seconds = ordered, seconds
 
     def _candidates(self, micro_batches: Sequence[int]) -> tuple[FloatArray, IntArray, IntArray]:
         """Of all plans that fit memory with one micro-batch in flight: their floors, grids, and places in these."""
@@ -208,6 +223,11 @@ class _Search:
                 of_box = max(floors[stage][limit] for stage, limit in enumerate(box[0]))
                 heapq.heappush(boxes, (of_box, *box))
 
+    def _leaves_too_few(self, plan: Plan) -> bool:
+        """Whether a last, smaller micro-batch leaves a replica fewer samples than a layer needs."""
+        least = [layer.least_batch for layer in self._instance.model.layers]
+        return max(least) > 1 and bool(plan.too_few_samples(self._instance.training.mini_batch, least))
+
     def _judge_plan(
         self, micro_batch: int, groups: Sequence[tuple[tuple[int, int], dict[str, int]]], limits: Sequence[int]
     ) -> tuple[int, ...]:
@@ -220,8 +240,7 @@ class _Search:
             last_micro_batch=mini_batch % micro_batch or None,
             stages=tuple(Stage(*layers, shares, limit) for (layers, shares), limit in zip(groups, limits, strict=True)),
         )
-        least = [layer.least_batch for layer in self._instance.model.layers]
-        if max(least) > 1 and plan.too_few_samples(mini_batch, least):
+        if self._leaves_too_few(plan):
             return (1,) * len(limits)  # whatever K is
         seconds, used = round_and_in_flight(self._instance, plan)
         self.simulated += 1

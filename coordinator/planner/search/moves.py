@@ -20,6 +20,7 @@ from .problem import SearchProblem
 from .rings import ring_order
 from .sample_shares import SampleSharing
 
+FEW_LAYERS = 16
 _CUT_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 _PAIR_STEPS = (1, 2, 4)
 
@@ -79,10 +80,14 @@ class Moves:
     def fine(self, candidate: Candidate) -> list[Candidate]:
         """Other shares, K and orders of replicas in one stage; other shares with the usual K everywhere, too.
 
-        Few in flight and even shares may be faster than more of them, and yet slower than more with other shares.
+        Few in flight and even shares may be faster than more of them, and yet slower than more with other shares. And all
+        stages with as many in flight as their memory holds, which one step at a stage may not lead to.
         """
         found: dict[Candidate, None] = {}
         usual = self._with_usual_in_flight(candidate.stages)
+        found.setdefault(
+            canonical(self.problem, Candidate(candidate.micro_batch, self._with_most_in_flight(candidate)))
+        )
         for place, stage in enumerate(candidate.stages):
             for changed in itertools.chain(self._shares(stage), self._in_flight(candidate, place), _orders(stage)):
                 stages = (*candidate.stages[:place], changed, *candidate.stages[place + 1 :])
@@ -104,6 +109,17 @@ class Moves:
                 held -= 1
             changed.append(replace(stage, in_flight=held))
         return tuple(changed)
+
+    def _with_most_in_flight(self, candidate: Candidate) -> tuple[CandidateStage, ...]:
+        """With as many as memory holds, all of a round's at the most; the last stage gives each back at once."""
+        every = candidate.micro_batches(self.problem.mini_batch)
+        changed = []
+        for stage in candidate.stages[:-1]:
+            held = stage.in_flight
+            while held < every and self._holds(stage, held + 1):
+                held += 1
+            changed.append(replace(stage, in_flight=held))
+        return (*changed, candidate.stages[-1])
 
     def _holds(self, stage: CandidateStage, in_flight: int) -> bool:
         """Whether every replica's memory holds so many micro-batches with the shares as they are."""
@@ -208,7 +224,10 @@ class Moves:
             )
 
     def _halves(self, begin: int, end: int, first: tuple[int, ...], second: tuple[int, ...]) -> set[int]:
-        """Cuts inside [begin, end): where the work is shared by the groups' speed, and the cheapest one near it."""
+        """Cuts inside [begin, end): where the work is shared by the groups' speed, and the cheapest one near it.
+
+        Of few layers one more at either end, which memory or a slow link may ask for.
+        """
         if end - begin < 2:
             return set()
         work = self._work_before
@@ -221,7 +240,8 @@ class Moves:
         inside = range(begin + 1, end)
         balanced = min(inside, key=lambda cut: abs(mean[cut] - wanted))
         near = [cut for cut in inside if abs(mean[cut] - wanted) <= 0.2 * (mean[end] - mean[begin])] or [balanced]
-        return {balanced, min(near, key=lambda cut: (self.problem.cut_bytes[cut], abs(cut - balanced)))}
+        ends = {begin + 1, end - 1} if self.problem.layer_count <= FEW_LAYERS else set()
+        return {balanced, min(near, key=lambda cut: (self.problem.cut_bytes[cut], abs(cut - balanced))), *ends}
 
     def _sizes(self, outline: Outline) -> Iterator[Outline]:
         """Micro-batches of about half and twice the samples, and of those next to them in `sizes`."""
