@@ -9,6 +9,7 @@ from edgeswarm_coordinator.simulator import all_reduce, sample_feed, stage_work
 
 def test_gradients_are_cut_and_reduced_as_the_worker_does_it() -> None:
     assert stage_work.BUCKET_BYTES == gradients.BUCKET_BYTES
+    assert stage_work.MOST_PIECES == gradients.MOST_PIECES
     assert all_reduce.REDUCED_AT_ONCE == gradients.REDUCED_AT_ONCE
 
 

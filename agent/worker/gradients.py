@@ -6,8 +6,8 @@
     all-reduce, on its own thread          bucket 0 ---> bucket 1 --->
 
 Every parameter's `.grad` is a view into its bucket, so that nothing is copied together for sending, and the one division
-by the count of samples is one operation a bucket. The bucket of a larger parameter is all-reduced in pieces: what is on its
-way at a time is bounded, whatever the model.
+by the count of samples is one operation a bucket. The bucket of a larger parameter is all-reduced in pieces, so that what is on
+its way at a time stays a small part of the model; in not too many, since each waits for its ring's latencies.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .all_reduce import ReplicaGroup
 from .epoch_state import EpochSwitch
 
 BUCKET_BYTES = 1 << 20
+MOST_PIECES = 16  # of one bucket
 
 
 class GradientBuckets:
@@ -63,7 +64,8 @@ class GradientBuckets:
             start += parameter.numel()
         self.flat.append(flat)
         size_bytes = flat.numel() * flat.element_size()
-        self.pieces.append(flat.tensor_split(max(1, math.ceil(size_bytes / self._bucket_bytes))))
+        pieces = min(MOST_PIECES, max(1, math.ceil(size_bytes / self._bucket_bytes)))
+        self.pieces.append(flat.tensor_split(pieces))
 
     def bucket_of(self, name: str) -> int:
         return self._bucket_of[name]

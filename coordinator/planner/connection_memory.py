@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import itertools
 
-from edgeswarm.plan import Plan
+from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.samples import overlaps, split_micro_batch
+
+from ..simulator.stage_work import BUCKET_BYTES, MOST_PIECES
 
 BASE_PEERS = 2
 
@@ -30,7 +32,7 @@ def connection_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
         size = len(stage.devices)
         # Two exchange whole pieces, more pass parts of them around.
         pieces = 0.0 if size == 1 else 1.0 if size == 2 else 2.0 / size
-        reduced = pieces * min(training.reduce_bytes, _gradient_bytes(instance, stage.first_layer, stage.end_layer))
+        reduced = pieces * min(_reduce_bytes(instance, stage), _most_reduced(instance, stage))
         for device in stage.devices:
             found[device] = training.peer_bytes * max(0, len(peers[device]) - BASE_PEERS) + round(reduced)
     return found
@@ -54,6 +56,12 @@ def peers_of(plan: Plan) -> dict[str, set[str]]:
     return peers
 
 
-def _gradient_bytes(instance: PlanningInstance, first_layer: int, end_layer: int) -> int:
+def _reduce_bytes(instance: PlanningInstance, stage: Stage) -> float:
+    """As measured with pieces of BUCKET_BYTES; those of very large parameters are larger."""
+    largest = max(layer.workspace_bytes for layer in instance.model.layers[stage.first_layer : stage.end_layer])
+    return instance.training.reduce_bytes * max(1.0, largest / MOST_PIECES / BUCKET_BYTES)
+
+
+def _most_reduced(instance: PlanningInstance, stage: Stage) -> int:
     """What is on its way is never more than a few times all there is."""
-    return 4 * instance.model.gradient_bytes(first_layer, end_layer)
+    return 4 * instance.model.gradient_bytes(stage.first_layer, stage.end_layer)

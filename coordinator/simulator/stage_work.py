@@ -12,8 +12,9 @@ from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import Overheads, PlanningInstance
 from edgeswarm.samples import Interval, micro_batch_sizes, overlaps, split_micro_batch
 
-# As the worker cuts its gradients.
+# As the worker cuts its gradients: a larger parameter's bucket is reduced in pieces.
 BUCKET_BYTES = 1 << 20
+MOST_PIECES = 16
 # Buckets that follow one another are simulated as one where there are more, so that large models cost no more than small ones.
 MOST_BUCKETS = 12
 
@@ -138,6 +139,11 @@ def _sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> int:
     return inputs + (source.label_bytes if stage == len(plan.stages) - 1 else 0)
 
 
+def pieces_of(gradient_bytes: float) -> int:
+    """In how many all-reduces a layer goes that begins a bucket; taken as if it were one parameter."""
+    return max(1, min(MOST_PIECES, math.ceil(gradient_bytes / BUCKET_BYTES)))
+
+
 def _buckets(instance: PlanningInstance, stage: Stage, name: str) -> tuple[Bucket, ...]:
     """In the order of the backward, the last layer first. A layer's gradients are done when its backward is."""
     before = instance.model.gradient_bytes_before[stage.first_layer : stage.end_layer + 1].tolist()
@@ -163,7 +169,7 @@ def _buckets(instance: PlanningInstance, stage: Stage, name: str) -> tuple[Bucke
             if count and before[end] - before[layer + 1] >= least:
                 buckets.append(bucket(layer + 1, end, count))
                 end, count = layer + 1, 0
-            count, held = count + math.ceil(size / BUCKET_BYTES), 0
+            count, held = count + pieces_of(size), 0
         held += size
     buckets.append(bucket(0, end, count))
     return tuple(buckets)

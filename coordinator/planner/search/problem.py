@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 
 import numpy as np
@@ -59,13 +58,16 @@ class SearchProblem:
 
     @cached_property
     def buckets_before(self) -> list[int]:
-        """[layer_count + 1]: about how many buckets of gradients the layers before each cut make."""
+        """[layer_count + 1]: about how many buckets of gradients the layers before each cut make.
+
+        A large one counts once: of its pieces two are under way at a time, and the bytes of one hide the latencies of the other.
+        """
         counts, held = [0], float(BUCKET_BYTES)
         for before, after in zip(self.gradient_bytes, self.gradient_bytes[1:], strict=False):
             size = after - before
             full = size > 0 and held + size > BUCKET_BYTES
             held = size if full else held + size
-            counts.append(counts[-1] + (math.ceil(size / BUCKET_BYTES) if full else 0))
+            counts.append(counts[-1] + full)
         return counts
 
     @cached_property

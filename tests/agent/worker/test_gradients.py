@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgeswarm_agent.worker.all_reduce import ReplicaGroup
-from edgeswarm_agent.worker.gradients import GradientBuckets, OverlappedReducer
+from edgeswarm_agent.worker.gradients import MOST_PIECES, GradientBuckets, OverlappedReducer
 
 from .lan import Lan, WorkerEnd
 
@@ -48,6 +48,8 @@ def test_a_large_parameter_is_reduced_in_pieces_about_alike() -> None:
     assert [piece.numel() for piece in pieces] == [43, 43, 43, 42, 42, 42]
     pieces[0].fill_(1.0)
     assert buckets.gradient("a").sum() == 43
+    huge = GradientBuckets([("a", torch.nn.Parameter(torch.ones(50_000)))], bucket_bytes=200)
+    assert len(huge.pieces[0]) == MOST_PIECES
 
 
 @pytest.mark.parametrize("bucket_bytes", [200, 60])
