@@ -16,9 +16,10 @@ import json
 import sys
 from pathlib import Path
 
-from bench.matrix_cell import CellMeasurement, MatrixCell
+from bench.matrix_cell import CellMeasurement
 from bench.matrix_page import write_page
 from bench.matrix_report import peers_table, plans_table, read_cell
+from bench.predictions import Cell
 
 CELLS = (
     "C:100:mobilenet_v2",
@@ -49,7 +50,7 @@ def main() -> int:
     if not given.report:
         cells = [*given.cell, *(CELLS if given.all else ()), *(SMALL if given.small else ())]
         for text in dict.fromkeys(cells):
-            CellMeasurement(MatrixCell.parse(text), given.folder, repeats=1 if given.small else given.repeats).run()
+            CellMeasurement(Cell.parse(text), given.folder, repeats=1 if given.small else given.repeats).run()
     documents = [json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))]
     cells_read = [read_cell(document) for document in documents if "peers" in document]
     if given.page is not None and cells_read:

@@ -15,13 +15,15 @@ import math
 import os
 import shutil
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from bench.measured_ablations import with_names
 from bench.measuring import say
 from bench.peers.launch import PeerRun, run_peer
 from bench.peers.settings import PeerSettings, PeerTuner, alone
+from bench.predictions import JOBS, Cell, profile_in_turn
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -29,12 +31,11 @@ from bench.testbed.links import HUB_ADDRESS
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile_json import instance_to_json
-from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
+from edgeswarm_coordinator.controller import TrainOptions, train
 from edgeswarm_coordinator.plan_by_hand import with_node_ids
 from edgeswarm_coordinator.planner.planners import make_plan
 
 FORMAT = "edgeswarm-matrix/1"
-JOBS = Path(__file__).parent / "jobs"
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
 PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
 WARM_UP_ROUNDS, ROUNDS, LEAST_ROUNDS, SECONDS = 2, 10, 3, 90.0
@@ -42,35 +43,10 @@ _LIMIT_SECONDS = 900.0
 _JOB = "from paper_models import make_job\n\njob = make_job({model!r}, rounds={rounds}, batch_size={batch_size})\n"
 
 
-@dataclass(frozen=True)
-class MatrixCell:
-    """environment: A to D. mbps: of every link. model: a job in bench/jobs."""
-
-    environment: str
-    mbps: float
-    model: str
-
-    @classmethod
-    def parse(cls, text: str) -> MatrixCell:
-        """`C:100:mobilenet_v2`. Raises ValueError for what is none."""
-        environment, mbps, model = text.split(":")
-        if model not in MINI_BATCH:
-            raise ValueError(f"no such model: {model}; there are: {', '.join(MINI_BATCH)}")
-        return cls(environment, float(mbps), model)
-
-    @property
-    def name(self) -> str:
-        return f"{self.environment}-{self.mbps:.0f}-{self.model}"
-
-    @property
-    def mini_batch(self) -> int:
-        return MINI_BATCH[self.model]
-
-
 class CellMeasurement:
     """Fills a cell's document, step by step; `run` returns when nothing is missing."""
 
-    def __init__(self, cell: MatrixCell, folder: Path, *, repeats: int) -> None:
+    def __init__(self, cell: Cell, folder: Path, *, repeats: int) -> None:
         self.cell = cell
         self.path = folder / f"{cell.name}.json"
         self._repeats = repeats
@@ -78,7 +54,7 @@ class CellMeasurement:
         self.document: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.document.setdefault("format", FORMAT)
         self.document.setdefault("cell", cell.name)
-        self.document.setdefault("mini_batch", cell.mini_batch)
+        self.document.setdefault("mini_batch", MINI_BATCH[cell.model])
         self.document.setdefault("device_classes", [f"{device.cores:g}" for device in self._environment.devices])
         self.document.setdefault("runs", [])
 
@@ -127,7 +103,7 @@ class CellMeasurement:
 class _OnBed:
     """What is done on the devices while they exist."""
 
-    def __init__(self, cell: MatrixCell, bed: EmulatedLan, cluster: BedCluster) -> None:
+    def __init__(self, cell: Cell, bed: EmulatedLan, cluster: BedCluster) -> None:
         self._cell = cell
         self._bed = bed
         self._cluster = cluster
@@ -137,9 +113,9 @@ class _OnBed:
 
     def profile_and_plan(self) -> dict[str, Any]:
         """The instance, and by planner the plans that differ."""
-        _, found = make_plan_for_job(self._options(rounds=ROUNDS), folders=self._cluster.folders)
+        found = profile_in_turn(self._cluster, self._options(rounds=ROUNDS))
         names = {node_id: name for name, node_id in self._node_ids.items()}
-        instance = replace(found, devices=tuple(replace(device, name=names[device.name]) for device in found.devices))
+        instance = with_names(found, names)
         plans: dict[str, Plan] = {}
         same: dict[str, str] = {}
         for planner in PLANNERS:
@@ -205,7 +181,7 @@ class _OnBed:
         by_device = {name: speeds[f"{cores:g}"] for name, cores in self._cores.items()}
         rates = {name: speed["samples_per_second"] for name, speed in by_device.items()}
         best = max(rates, key=lambda name: rates[name])
-        model, mini_batch = self._cell.model, self._cell.mini_batch
+        model, mini_batch = self._cell.model, MINI_BATCH[self._cell.model]
         slowest = min(rates, key=lambda name: rates[name])
         tuner = PeerTuner(self._bed, model, mini_batch=mini_batch, rates=rates, folder=self._run_folder())
         with self._cluster.paused():
@@ -221,7 +197,7 @@ class _OnBed:
                 self._bed,
                 settings.script,
                 settings.devices,
-                *settings.words(self._cell.model, self._cell.mini_batch, rounds=ROUNDS, seconds=SECONDS),
+                *settings.words(self._cell.model, MINI_BATCH[self._cell.model], rounds=ROUNDS, seconds=SECONDS),
                 folder=self._run_folder(),
                 limit_seconds=_LIMIT_SECONDS,
             )
@@ -243,7 +219,7 @@ class _OnBed:
             folder.mkdir()
             shutil.copy(JOBS / "paper_models.py", folder)
             (folder / "job.py").write_text(
-                _JOB.format(model=self._cell.model, rounds=rounds, batch_size=self._cell.mini_batch)
+                _JOB.format(model=self._cell.model, rounds=rounds, batch_size=MINI_BATCH[self._cell.model])
             )
         return TrainOptions(job_path=folder / "job.py", discovery=self._cluster.discovery(), listen_address=HUB_ADDRESS)
 

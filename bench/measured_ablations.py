@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.ablated_plans import fits, variants
 from bench.measuring import Report, say
-from bench.predictions import FIRST_ROUNDS, JOBS, Cell, measured_seconds, run
+from bench.predictions import FIRST_ROUNDS, JOBS, Cell, measured_seconds, profile_in_turn, run
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -28,7 +28,7 @@ from bench.testbed.links import HUB_ADDRESS
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json, instance_to_json
-from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job
+from edgeswarm_coordinator.controller import TrainOptions
 from edgeswarm_coordinator.plan_by_hand import with_node_ids
 from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.planner.units import readable_bytes
@@ -59,7 +59,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
         node_ids = {name: cluster.node_id(name) for name in cluster.names}
         if not document:
             say(f"{cell.name}: profiles")
-            _, instance = make_plan_for_job(options, folders=cluster.folders)
+            instance = profile_in_turn(cluster, options)
             document = new_document(cell, with_names(instance, {node_id: name for name, node_id in node_ids.items()}))
             _write(path, document)
         for name in missing(document):

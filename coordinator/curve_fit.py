@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeswarm.profile import FloatArray
+from edgeswarm.profile import CLIFF, FloatArray
 
-HICCUP = 1.35  # times the next larger batch's seconds
+HICCUP = CLIFF  # times the next larger batch's seconds
 STEADY_ERROR = 0.1  # repeats that agree so well were not disturbed
 
 

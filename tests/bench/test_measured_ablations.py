@@ -54,10 +54,10 @@ class Training:
         self.trained: list[Plan] = []
         self.breaks_at = -1
 
-    def profile(self, options: object, *, folders: object) -> tuple[None, PlanningInstance]:
+    def profile(self, cluster: Bed, options: object) -> PlanningInstance:
         self.profiled += 1
         ids = {name: f"{short}-{Bed.made:06x}" for name, short in NAMES.items()}
-        return None, with_names(UNEQUAL, ids)
+        return with_names(UNEQUAL, ids)
 
     def run(self, cluster: Bed, options: object, plan: Plan, folder: Path) -> dict[str, Any]:
         if len(self.trained) == self.breaks_at:
@@ -79,7 +79,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> Training:
     monkeypatch.setattr(measured_ablations, "EmulatedLan", Bed)
     monkeypatch.setattr(measured_ablations, "BedCluster", Bed)
     monkeypatch.setattr(measured_ablations, "TrainOptions", lambda **_: None)
-    monkeypatch.setattr(measured_ablations, "make_plan_for_job", replaced.profile)
+    monkeypatch.setattr(measured_ablations, "profile_in_turn", replaced.profile)
     monkeypatch.setattr(measured_ablations, "run", replaced.run)
     return replaced
 
