@@ -91,12 +91,12 @@ def test_a_share_of_the_processor_is_kept(bed: EmulatedLan) -> None:
     program = (
         "import time\nbegin = time.monotonic()\nwhile time.process_time() < 0.2: pass\nprint(time.monotonic() - begin)"
     )
-    assert float(output("slow", sys.executable, "-I", "-c", program)) > 1.0
+    assert float(output("slow", sys.executable, "-I", "-c", program)) > 0.6  # 2 s by the quota, 0.2 s without
 
 
 def test_it_is_kept_from_moment_to_moment(bed: EmulatedLan) -> None:
     """A tenth of a core is 1 ms of every 10; the kernel alone would let it run for 4 ms at a stretch."""
-    assert float(output("slow", sys.executable, "-I", "-c", STRETCHES)) < 2.0
+    assert float(output("slow", sys.executable, "-I", "-c", STRETCHES)) < 3.0
 
 
 def test_memory_ends_where_the_limit_is(bed: EmulatedLan) -> None:
@@ -170,14 +170,18 @@ def connect_when_it_listens(bed: EmulatedLan, process: subprocess.Popen[str]) ->
     return connect(bed)
 
 
-def test_a_disturbed_device_is_slower(bed: EmulatedLan) -> None:
+def test_what_disturbs_a_device_takes_of_its_share(bed: EmulatedLan) -> None:
     beds.disturb("fast", 50)
     assert beds.describe("fast")["disturbed"]
-    program = (
-        "import time\nbegin = time.monotonic()\nwhile time.process_time() < 0.4: pass\nprint(time.monotonic() - begin)"
-    )
-    # 0.25 of a core is left: 0.4 s take 1.6 s; without the other 0.8.
-    assert float(output("fast", sys.executable, "-I", "-c", program)) > 1.1
+    (burner,) = (groups.group("cpu", "fast") / "load" / "cgroup.procs").read_text().split()
+
+    def burnt_seconds() -> float:
+        return int(Path(f"/proc/{burner}/schedstat").read_text().split()[0]) / 1e9
+
+    before = burnt_seconds()
+    output("fast", sys.executable, "-I", "-c", "import time\nwhile time.process_time() < 0.4: pass")
+    # Half of the share by the quotas; less where other work keeps a processor of this machine from it.
+    assert burnt_seconds() - before > 0.04
     beds.disturb("fast", 0)
     deadline = time.monotonic() + 5.0
     while beds.describe("fast")["disturbed"] and time.monotonic() < deadline:
