@@ -28,13 +28,14 @@ MOST_MEMORY_FACTOR = 3.0
 class DeviceFit:
     """One kind of hardware. profile: what the planner takes. forward, backward: what was learned from whole stages.
 
-    transient_bytes: by layer, per sample.
+    transient_bytes, workspace_bytes: by layer, what it holds while it computes; for each sample, and whatever the batch.
     """
 
     profile: DeviceProfile
     forward: Correction
     backward: Correction
     transient_bytes: tuple[int, ...]
+    workspace_bytes: tuple[int, ...]
 
 
 def fit_device(
@@ -75,7 +76,14 @@ def fit_device(
         layer_errors=tuple(curve_error(curve) for curve in curves),
         sums_error=_sums_error(sums, forward, backward),
     )
-    return DeviceFit(profile, forward, backward, _transient_bytes(layer_graph.layers, curves, stages))
+    lines = [_memory_line(curve) for curve in curves]
+    return DeviceFit(
+        profile,
+        forward,
+        backward,
+        transient_bytes=_transient_bytes(layer_graph.layers, [per_sample for _, per_sample in lines], stages),
+        workspace_bytes=tuple(round(fixed) for fixed, _ in lines),
+    )
 
 
 def curve_error(curve: Curve) -> float:
@@ -158,15 +166,27 @@ def _trained(layer_graph: LayerGraph, layer: Layer) -> list[int]:
     return [spec.bytes for spec in specs if spec.trainable]
 
 
+def _memory_line(curve: Curve) -> tuple[float, float]:
+    """(fixed, per sample) bytes that a layer was seen to hold: a convolution's weights are held anew in other orders.
+
+    The smallest batch is left out where there are others: it may be served from what the allocator has lying around, and it
+    is the first one, in which the gradients come to be.
+    """
+    if not curve.peak_bytes:
+        return 0.0, 0.0
+    sizes, peaks = np.array(curve.batch_sizes[1:], dtype=float), np.array(curve.peak_bytes[1:], dtype=float)
+    in_proportion = 0.0, float(curve.peak_bytes[-1] / curve.batch_sizes[-1])
+    if len(sizes) < 2:
+        return in_proportion
+    per_sample, fixed = np.polyfit(sizes, peaks, 1)
+    return (float(fixed), float(per_sample)) if fixed > 0 and per_sample > 0 else in_proportion
+
+
 def _transient_bytes(
-    layers: Sequence[Layer], curves: Sequence[Curve], stages: Mapping[CheckedStage, Curve]
+    layers: Sequence[Layer], per_sample: Sequence[float], stages: Mapping[CheckedStage, Curve]
 ) -> tuple[int, ...]:
     """Per sample, what each layer was seen to hold beyond what it saves, so that no whole stage was seen to hold more."""
-    alone = []
-    for layer, curve in zip(layers, curves, strict=True):
-        # At the largest batch: the smallest ones are served from what the allocator has lying around, or take a page more.
-        peak = curve.peak_bytes[-1] / curve.batch_sizes[-1] if curve.peak_bytes else 0.0
-        alone.append(max(0.0, peak - layer.saved_bytes))
+    alone = [max(0.0, peak - layer.saved_bytes) for layer, peak in zip(layers, per_sample, strict=True)]
     factor = 1.0
     for stage, curve in stages.items():
         most = max(alone[stage.first_layer : stage.end_layer])

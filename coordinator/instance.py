@@ -89,6 +89,7 @@ def planning_instance(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
             transient_bytes=[max(each) for each in zip(*(fit.transient_bytes for fit in fits.values()), strict=True)],
+            workspace_bytes=[max(each) for each in zip(*(fit.workspace_bytes for fit in fits.values()), strict=True)],
             optimizer_state_factor=facts.optimizer_state_factor,
         ),
         profiles=classes,

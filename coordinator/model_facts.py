@@ -45,12 +45,13 @@ def model_costs(
     *,
     wire_dtype: str | None,
     transient_bytes: Sequence[int] = (),
+    workspace_bytes: Sequence[int] = (),
     optimizer_state_factor: float | None = None,
 ) -> ModelCosts:
     """The layers' costs as the planner takes them; bytes of activations and gradients as they travel.
 
-    transient_bytes: by layer, per sample, as measured; none where it wasn't. optimizer_state_factor: None leaves out the
-    memory that gradients and the optimizer's step take for a moment.
+    transient_bytes, workspace_bytes: by layer, per sample and whatever the batch, as measured; none where they weren't.
+    optimizer_state_factor: None leaves out the memory that gradients and the optimizer's step take for a moment.
     """
 
     def gradient_bytes(layer: Layer) -> int:
@@ -60,7 +61,7 @@ def model_costs(
     def cut_bytes(values: Sequence[LiveValue], wire_dtype: str | None) -> int:
         return sum(_travelling(value.bytes_per_sample, value.dtype, wire_dtype) for value in values)
 
-    def workspace_bytes(layer: Layer) -> int:
+    def step_bytes(layer: Layer) -> int:
         """A gradient is there twice until it is added up; Adam's step makes two more of its size, others one."""
         if optimizer_state_factor is None:
             return 0
@@ -82,7 +83,7 @@ def model_costs(
                 least_batch=layer.least_batch,
                 gradient_bytes=gradient_bytes(layer),
                 transient_bytes=transient_bytes[layer.index] if transient_bytes else 0,
-                workspace_bytes=workspace_bytes(layer),
+                workspace_bytes=max(step_bytes(layer), workspace_bytes[layer.index] if workspace_bytes else 0),
                 narrow_output_bytes=cut_bytes(cut_after, NARROW) if wire_dtype in (None, "float32") else None,
             )
             for layer, cut_after in zip(layer_graph.layers, layer_graph.cuts[1:], strict=True)

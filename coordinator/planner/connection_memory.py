@@ -58,7 +58,10 @@ def peers_of(plan: Plan) -> dict[str, set[str]]:
 
 def _reduce_bytes(instance: PlanningInstance, stage: Stage) -> float:
     """As measured with pieces of BUCKET_BYTES; those of very large parameters are larger."""
-    largest = max(layer.workspace_bytes for layer in instance.model.layers[stage.first_layer : stage.end_layer])
+    largest = max(
+        layer.param_bytes if layer.gradient_bytes is None else layer.gradient_bytes
+        for layer in instance.model.layers[stage.first_layer : stage.end_layer]
+    )
     return instance.training.reduce_bytes * max(1.0, largest / MOST_PIECES / BUCKET_BYTES)
 
 

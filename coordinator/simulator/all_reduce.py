@@ -13,21 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from edgeswarm.profile import Overheads
+
 from .event_queue import EventQueue
 from .network import Network, Stream, Transfer
 from .stage_work import Bucket
 
 # As the worker has it.
 REDUCED_AT_ONCE = 2
-# A step sends a frame, takes one, and adds it on a thread that wakes up for it.
-HANDLINGS_OF_A_STEP = 3
+# A step sends a frame, takes one, and adds it on a thread that wakes up for it. A frame's handling was measured on a device that
+# had been idle; one that is kept busy by its steps was seen to take half of it.
+HANDLINGS_OF_A_STEP = 3.0
+HANDLINGS_OF_A_BUSY_STEP = 1.5
 
 
 class GroupAllReduce:
     """The buckets of one stage's group, round after round; the small buffer of statistics goes last.
 
-    ring: the stream from each replica to its successor. handled(position, frames, bytes): seconds at which a replica's
-    processor will be done with so much. finished(position): called for each replica when the round's last buffer is there.
+    ring: the stream from each replica to its successor. overheads: of the replicas. handled(position, seconds): when a
+    replica's processor will be done with so much. finished(position): called for each replica when the round's last buffer is
+    there.
     """
 
     def __init__(
@@ -38,13 +43,15 @@ class GroupAllReduce:
         stage: int,
         buckets: Sequence[Bucket],
         ring: Sequence[Stream],
-        handled: Callable[[int, int, float], float],
+        overheads: Sequence[Overheads],
+        handled: Callable[[int, float], float],
         finished: Callable[[int], None],
     ) -> None:
         self._queue = queue
         self._network = network
         self._stage = stage
         self._ring = tuple(ring)
+        self._overheads = tuple(overheads)
         self._handled = handled
         self._finished = finished
         size = len(self._ring)
@@ -79,12 +86,27 @@ class GroupAllReduce:
             self._begun += 1
             self._missing[buffer] = size
             sent, count = self._buffers[buffer]
-            frames = HANDLINGS_OF_A_STEP * self._steps * count
-            handled = max(self._handled(position, frames, 2 * sent) for position in range(size))
+            steps = self._steps * count
+            handled = max(
+                self._handled(position, steps * self._handling_of_a_step(position, sent / steps))
+                for position in range(size)
+            )
             for stream in self._ring:
                 label = ("all-reduce", self._stage, buffer)
                 arrival = (buffer, self._latencies(stream, sent, count), handled)
                 self._network.send(stream, Transfer(sent, self._arrived, arrival, urgent=False, label=label))
+
+    def _handling_of_a_step(self, position: int, size: float) -> float:
+        """Seconds of a replica's processor for `size` bytes sent and as many taken.
+
+        Where the link takes longer than the processors at its ends, which are in its measured rate, steps find them idle.
+        """
+        stream, overheads = self._ring[position], self._overheads[position]
+        transfer = 2 * size * overheads.byte_seconds
+        busy = HANDLINGS_OF_A_BUSY_STEP * overheads.frame_seconds
+        waits = max(0.0, size / stream.bandwidth - transfer)
+        idle = min(1.0, waits / busy) if busy > 0 else 0.0
+        return transfer + busy + idle * (HANDLINGS_OF_A_STEP - HANDLINGS_OF_A_BUSY_STEP) * overheads.frame_seconds
 
     def _latencies(self, stream: Stream, sent: float, count: int) -> float:
         """Seconds that a buffer's last step ends after its bytes have gone, the first step's latency apart.

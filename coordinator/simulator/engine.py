@@ -267,7 +267,8 @@ class Engine:
                 stage=stage_index,
                 buckets=group[0].work.buckets,
                 ring=[stream(group[place], group[(place + 1) % len(group)].index) for place in range(len(group))],
-                handled=lambda place, frames, size, group=group: self._handled(group[place], frames, size),  # type: ignore[misc]
+                overheads=[replica.work.overheads for replica in group],
+                handled=lambda place, seconds, group=group: self._handled(group[place], seconds),  # type: ignore[misc]
                 finished=lambda place, group=group: self._step(group[place]),  # type: ignore[misc]
             )
             for replica in group:
@@ -425,11 +426,10 @@ class Engine:
             self._log.computed.append(ComputeRecord(replica.index, "step", replica.round, -1, replica.started, now))
         self._begin_round(replica)
 
-    def _handled(self, replica: _Replica, frames: int, size: float) -> float:
-        """When the replica's processor, which first ends its backward, will be done with these frames of an all-reduce."""
-        overheads = replica.work.overheads
+    def _handled(self, replica: _Replica, seconds: float) -> float:
+        """When the replica's processor, which first ends its backward, will be done with so much of an all-reduce."""
         begins = max(self._queue.now, replica.busy_until, replica.handling_until)
-        replica.handling_until = begins + overheads.frame_seconds * frames + overheads.byte_seconds * size
+        replica.handling_until = begins + seconds
         return replica.handling_until
 
     def _log_transfer(self, stream: Stream, transfer: Transfer, end: float) -> None:

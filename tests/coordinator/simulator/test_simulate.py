@@ -200,10 +200,22 @@ def test_latencies_of_one_bucket_pass_while_the_next_one_has_the_link() -> None:
     assert round_seconds(instance, plan) == pytest.approx(1 + 1 + 4 * 0.125)
 
 
-def test_an_all_reduce_is_over_when_the_processors_are_done_with_it() -> None:
-    """Links that take no time; of the bucket and of the statistics each replica sends a frame, takes one, and adds it."""
+@pytest.mark.parametrize(
+    ("bandwidth", "seconds"),
+    [
+        pytest.param(float("inf"), 2 * 1.5 * 2.0, id="no waiting: the processor is kept busy"),
+        pytest.param(10.0, 3 * 2.0 + 1.5 * 2.0, id="3 s for the bucket's bytes: it idles before each handling"),
+    ],
+)
+def test_an_all_reduce_is_over_when_the_processors_are_done_with_it(bandwidth: float, seconds: float) -> None:
+    """Of the bucket and of the statistics each replica sends a frame, takes one, and adds it."""
     instance = make_instance(
-        [(1.0, 2.0)], devices=2, mini_batch=2, gradient_bytes=30, overheads=Overheads(frame_seconds=0.5)
+        [(1.0, 2.0)],
+        devices=2,
+        mini_batch=2,
+        gradient_bytes=30,
+        bandwidth=bandwidth,
+        overheads=Overheads(frame_seconds=2.0),
     )
     plan = make_plan((1, {"a": 1, "b": 1}, 1), micro_batches=1)
-    assert round_seconds(instance, plan) == pytest.approx(1 + 2 + 2 * 3 * 0.5)
+    assert round_seconds(instance, plan) == pytest.approx(1 + 2 + seconds)
