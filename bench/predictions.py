@@ -3,7 +3,7 @@
     python -m bench.predictions --folder DIR --cell C:100:mobilenet_v2
     python -m bench.predictions --folder DIR --all          the cells of CELLS, those that aren't there yet
     python -m bench.predictions --folder DIR --report       the table of what is there
-    python -m bench.predictions --folder DIR --report --predict-again   by the simulator as it is now, out of the same curves
+    python -m bench.predictions --folder DIR --report --predict-again   what was measured then, fitted and simulated as now
 
 A cell is an environment, a rate of its links and a model. Its devices are profiled anew, and in the same hour a few plans are
 trained, good ones and bad ones: each once, and the first one again at the end, which shows the noise of equal settings.
@@ -28,10 +28,12 @@ from typing import Any
 import numpy as np
 
 from bench.measuring import Report, say
+from bench.refit import instance_again, prepared_job
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
 from bench.testbed.links import HUB_ADDRESS
+from edgeswarm.config import Folders
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
@@ -79,8 +81,21 @@ class Cell:
     def name(self) -> str:
         return f"{self.environment}-{self.mbps:.0f}-{self.model}"
 
+    @classmethod
+    def named(cls, name: str) -> Cell:
+        """From its name, which has no other hyphens."""
+        return cls.parse(name.replace("-", ":"))
+
+    @property
+    def job(self) -> Path:
+        return JOBS / f"{self.model}.py"
+
     def file(self, folder: Path) -> Path:
         return folder / f"{self.name}.json"
+
+    def work(self, folder: Path) -> Path:
+        """Where the cell's devices and its operator keep what is theirs."""
+        return folder / f"{self.name}.work"
 
     def is_complete(self, folder: Path) -> bool:
         path = self.file(folder)
@@ -136,11 +151,9 @@ def measure(cell: Cell, folder: Path, planners: Sequence[str] = PLANS) -> None:
     """Profiles, plans, and trains each plan once, the first one twice; writes the cell's file after each."""
     begin = time.monotonic()
     environment = load_environment(cell.environment, mbps=cell.mbps)
-    shutil.rmtree(folder / f"{cell.name}.work", ignore_errors=True)  # of a run that was broken off
-    with EmulatedLan(environment) as bed, BedCluster(bed, folder=folder / f"{cell.name}.work") as cluster:
-        options = TrainOptions(
-            job_path=JOBS / f"{cell.model}.py", discovery=cluster.discovery(), listen_address=HUB_ADDRESS
-        )
+    shutil.rmtree(cell.work(folder), ignore_errors=True)  # of a run that was broken off
+    with EmulatedLan(environment) as bed, BedCluster(bed, folder=cell.work(folder)) as cluster:
+        options = TrainOptions(job_path=cell.job, discovery=cluster.discovery(), listen_address=HUB_ADDRESS)
         say(f"{cell.name}: profiles")
         instance = profile_in_turn(cluster, options)
         profiled = time.monotonic() - begin
@@ -218,9 +231,11 @@ def pairs(documents: list[dict[str, Any]]) -> Iterator[tuple[str, str, float, fl
             yield document["cell"], name, told["predicted_seconds"], seconds, again[0] if again else None
 
 
-def predicted_again(document: dict[str, Any]) -> dict[str, Any]:
-    """The cell with what the present simulator says of its plans, from the curves and links that were measured then."""
-    instance = instance_from_json(document["instance"])
+def predicted_again(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The cell with what is said of its plans now, out of what was measured then."""
+    then, cell = instance_from_json(document["instance"]), Cell.named(document["cell"])
+    cache = Folders.within(cell.work(folder) / "operator").cache_dir
+    instance = instance_again(then, prepared_job(cell.job), cache=cache) if cache.is_dir() else then
     runs = []
     for told in document["runs"]:
         plan = with_prediction(instance, Plan.from_json(told["document"]))
@@ -231,7 +246,7 @@ def predicted_again(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def report(folder: Path, *, predict_again: bool = False) -> Report:
-    """The table over all cells that are there. predict_again: predicted by the present simulator."""
+    """The table over all cells that are there. predict_again: predicted by the present curves and simulator."""
     table = Report(
         title="Predicted and measured seconds of a round",
         how=(
@@ -242,7 +257,7 @@ def report(folder: Path, *, predict_again: bool = False) -> Report:
     )
     documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     if predict_again:
-        documents = [predicted_again(document) for document in documents]
+        documents = [predicted_again(document, folder) for document in documents]
     found = list(pairs(documents))
     memory = {
         (document["cell"], told["plan"]): memory_errors(told)
@@ -292,7 +307,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="all cells that are not there yet")
     parser.add_argument("--fewer", action="store_true", help="three plans a cell, for the models that take long")
     parser.add_argument("--report", action="store_true", help="only the table")
-    parser.add_argument("--predict-again", action="store_true", help="what the simulator says of them now")
+    parser.add_argument("--predict-again", action="store_true", help="what is said of them now")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)

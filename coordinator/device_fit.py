@@ -178,7 +178,7 @@ def _memory_line(curve: Curve) -> tuple[float, float]:
     in_proportion = 0.0, float(curve.peak_bytes[-1] / curve.batch_sizes[-1])
     if len(sizes) < 2:
         return in_proportion
-    per_sample, fixed = np.polyfit(sizes, peaks, 1)
+    per_sample, fixed = np.polyfit(sizes, peaks, 1, w=1.0 / np.maximum(peaks, 1.0))
     return (float(fixed), float(per_sample)) if fixed > 0 and per_sample > 0 else in_proportion
 
 

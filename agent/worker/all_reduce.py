@@ -13,6 +13,7 @@ of a chunk too, goes on with what the others get of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -22,6 +23,8 @@ from edgeswarm.wire.tensor_frames import OutgoingFrame
 
 from .egress import EgressScheduler
 from .mailbox import Mailbox
+
+_ALIGNMENT_BYTES = 8  # parts of a buffer differ by an element at most
 
 
 class ReplicaGroup:
@@ -63,7 +66,8 @@ class ReplicaGroup:
         other = self._replicas[1 - self._rank]
         key = FrameKey(FrameKind.ALL_REDUCE, round_number, bucket, 0, 0, 0)
         self._send(other, key, buffer)
-        buffer.add_(self._mailbox.take((other, key)).to(buffer.device))
+        with self._mailbox.taken((other, key)) as arrived:
+            buffer.add_(arrived.to(buffer.device))
 
     def _ring(self, buffer: torch.Tensor, round_number: int, bucket: int) -> None:
         size, rank = self.size, self._rank
@@ -76,15 +80,30 @@ class ReplicaGroup:
             out_key = FrameKey(FrameKind.ALL_REDUCE, round_number, bucket, step, outgoing, 0)
             in_key = FrameKey(FrameKind.ALL_REDUCE, round_number, bucket, step, incoming, 0)
             self._send(successor, out_key, chunks[outgoing])
-            arrived = self._mailbox.take((predecessor, in_key)).to(buffer.device)
-            if gathering:
-                chunks[incoming].copy_(arrived)
-            else:
-                chunks[incoming].add_(arrived)
+            with self._mailbox.taken((predecessor, in_key)) as arrived:
+                if gathering:
+                    chunks[incoming].copy_(arrived.to(buffer.device))
+                else:
+                    chunks[incoming].add_(arrived.to(buffer.device))
 
     def _send(self, peer: str, key: FrameKey, part: torch.Tensor) -> None:
         """Sends a part of the buffer, and leaves there what the peer gets."""
         # A copy: the next steps, and the step of the optimizer, write here while the frame may still be leaving.
-        frame = OutgoingFrame(key, part.clone(), epoch=self._epoch, wire_dtype=self._wire_dtype)
+        piece = self._mailbox.pieces.take(part.numel() * part.element_size())
+        copy = piece[: part.numel() * part.element_size()].view(part.dtype)
+        copy.copy_(part)
+        frame = OutgoingFrame(
+            key,
+            copy,
+            epoch=self._epoch,
+            wire_dtype=self._wire_dtype,
+            taken=lambda: self._mailbox.pieces.give_back(piece),
+        )
         frame.leave_as_sent(part)
         self._egress.send(peer, frame)
+
+    def reserve(self, largest_bytes: int, *, at_once: int) -> None:
+        """Makes the memory for buffers of this size, so many at once: for each a piece that leaves and two that arrive."""
+        if self.size > 1:
+            piece_bytes = largest_bytes if self.size == 2 else math.ceil(largest_bytes / self.size) + _ALIGNMENT_BYTES
+            self._mailbox.pieces.reserve(piece_bytes, 3 * at_once)

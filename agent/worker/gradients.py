@@ -132,6 +132,8 @@ class OverlappedReducer:
         self._reduced = 0
         self._hooks = [self._hook(name, parameter) for name, parameter in parameters]
         switch.on_thrown(self._wake)
+        pieces = [piece.numel() * piece.element_size() for of_bucket in buckets.pieces for piece in of_bucket]
+        group.reserve(max(pieces, default=0), at_once=REDUCED_AT_ONCE)
         self._threads = [
             threading.Thread(target=self._run, name="all-reduce", daemon=True)
             for _ in range(REDUCED_AT_ONCE if group.size > 1 else 0)
@@ -216,7 +218,8 @@ class OverlappedReducer:
                 return
             with self._condition:
                 self._reduced += 1
-                self._condition.notify_all()
+                if self._reduced == self._submitted:
+                    self._condition.notify_all()
 
     def _wake(self) -> None:
         with self._condition:

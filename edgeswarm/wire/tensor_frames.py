@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -43,7 +43,7 @@ class OutgoingFrame:
     """A tensor on its way out, cut into chunks as they are asked for.
 
     The tensor must not change until the last chunk is taken. On a GPU, or where it is not contiguous, it is copied first.
-    wire_dtype: how a float32 tensor travels, "bfloat16" or "float16"; None for as it is.
+    wire_dtype: how a float32 tensor travels, "bfloat16" or "float16"; None for as it is. taken: called with the last chunk.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class OutgoingFrame:
         epoch: int,
         wire_dtype: str | None = None,
         chunk_bytes: int = CHUNK_BYTES,
+        taken: Callable[[], None] | None = None,
     ) -> None:
         source = tensor.detach()
         self._travelling = narrowed(source, wire_dtype)  # where it is: a GPU then has half as much to copy
@@ -66,6 +67,7 @@ class OutgoingFrame:
         self._epoch = epoch
         self._bytes = bytes_of(self._tensor)
         self._chunk_bytes = chunk_bytes
+        self._taken = taken
         self._offset = 0
         self.total_bytes = len(self._bytes)
         self.is_done = False
@@ -87,6 +89,8 @@ class OutgoingFrame:
         message = b"".join((header.pack(), self._bytes[self._offset : end]))
         self._offset = end
         self.is_done = end == self.total_bytes
+        if self.is_done and self._taken is not None:
+            self._taken()
         return message
 
     def leave_as_sent(self, source: torch.Tensor) -> None:
@@ -102,9 +106,11 @@ class OutgoingFrame:
 class IncomingFrame:
     """A tensor on its way in: chunks are written to where they belong, in any order."""
 
-    def __init__(self, header: FrameHeader) -> None:
+    def __init__(self, header: FrameHeader, storage: torch.Tensor | None = None) -> None:
+        """storage: at least as many bytes as the tensor has (uint8, on the CPU); None for memory of its own."""
         self._header = header
-        self._storage = torch.empty(header.total_bytes, dtype=torch.uint8)
+        storage = torch.empty(header.total_bytes, dtype=torch.uint8) if storage is None else storage
+        self._storage = storage[: header.total_bytes]
         self._view = self._storage.numpy().data
         self._missing_bytes = header.total_bytes
 
