@@ -20,7 +20,7 @@ from bench.ablated_plans import fits, variants
 from bench.efficientnet_layers import efficientnet_instance
 from bench.measured_ablations import MODELS, cell_of, measure, measured_report
 from bench.measuring import Report, arguments, say
-from bench.pages import PLANNERS_PAGE, markdown_table, put_into
+from bench.pages import PLANNERS_PAGE, markdown_table, write_into
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
@@ -77,7 +77,7 @@ def main() -> int:
     parser.add_argument(
         "instances", nargs="*", metavar="INSTANCE", help=f"edgeswarm-planning-instance/1 files, or {EFFICIENTNET}"
     )
-    parser.add_argument("--write", action="store_true", help="put the simulated table into docs/planners.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/planners.md")
     parser.add_argument("--measure", action="store_true", help="train the plans on the testbed, as root")
     parser.add_argument("--report", action="store_true", help="the table of what was measured")
     parser.add_argument("--folder", type=Path, help="where the measurements are")
@@ -90,13 +90,16 @@ def main() -> int:
             given.folder.mkdir(parents=True, exist_ok=True)
             for model in given.model or MODELS:
                 measure(cell_of(model), given.folder)
-        return measured_report(given.folder).show(as_json=given.json)
+        report = measured_report(given.folder)
+        if given.write:
+            write_into(PLANNERS_PAGE, "measured ablations", markdown_table(report.columns, report.rows))
+        return report.show(as_json=given.json)
     if not given.instances:
         parser.error("give instances, or --measure, or --report")
     report = simulated_report([_instance(name) for name in given.instances])
     if given.write:
         table = markdown_table(COLUMNS, report.rows)
-        PLANNERS_PAGE.write_text(put_into(PLANNERS_PAGE.read_text(), "ablations", table))
+        write_into(PLANNERS_PAGE, "ablations", table)
     return report.show(as_json=given.json)
 
 

@@ -15,7 +15,7 @@ import time
 
 from bench.efficientnet_layers import efficientnet_instance
 from bench.measuring import Report, Spread, arguments, say
-from bench.pages import PLANNERS_PAGE, markdown_table, put_into
+from bench.pages import PLANNERS_PAGE, markdown_table, write_into
 from edgeswarm_coordinator.planner.planners import make_plan
 
 MINI_BATCHES = (256, 2048)
@@ -64,7 +64,7 @@ def main() -> int:
     )
     if options.write:
         table = markdown_table(COLUMNS, report.rows)
-        PLANNERS_PAGE.write_text(put_into(PLANNERS_PAGE.read_text(), "asteroid time", table))
+        write_into(PLANNERS_PAGE, "asteroid time", table)
     return report.show(as_json=options.json)
 
 

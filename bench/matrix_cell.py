@@ -113,7 +113,7 @@ class _OnBed:
 
     def profile_and_plan(self) -> dict[str, Any]:
         """The instance, and by planner the plans that differ."""
-        found = profile_in_turn(self._cluster, self._options(rounds=ROUNDS))
+        found, _ = profile_in_turn(self._cluster, self._options(rounds=ROUNDS))
         names = {node_id: name for name, node_id in self._node_ids.items()}
         instance = with_names(found, names)
         plans: dict[str, Plan] = {}

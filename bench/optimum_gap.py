@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measuring import Report, arguments, cpu_seconds, say
-from bench.pages import PLANNERS_PAGE, markdown_table, put_into
+from bench.pages import PLANNERS_PAGE, markdown_table, write_into
 from bench.random_instances import random_instance
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import PlanningInstance
@@ -174,7 +174,7 @@ def main() -> int:
     report = make_report(cases, planners)
     if options.write:
         table = markdown_table(report.columns, report.rows)
-        PLANNERS_PAGE.write_text(put_into(PLANNERS_PAGE.read_text(), "gaps", table))
+        write_into(PLANNERS_PAGE, "gaps", table)
     return report.show(as_json=options.json)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-PLANNERS_PAGE = Path(__file__).resolve().parents[1] / "docs" / "planners.md"
+_DOCS = Path(__file__).resolve().parents[1] / "docs"
+PLANNERS_PAGE, BENCHMARKS_PAGE = _DOCS / "planners.md", _DOCS / "benchmarks.md"
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -27,3 +28,8 @@ def put_into(page: str, name: str, table: str) -> str:
     if not has_begin or not has_end:
         raise ValueError(f"the page has no {begin} and {end}")
     return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def write_into(page: Path, name: str, table: str) -> None:
+    """`put_into` for a page's file."""
+    page.write_text(put_into(page.read_text(), name, table))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench.measuring import Report, arguments, say
-from bench.pages import PLANNERS_PAGE, markdown_table, put_into
+from bench.pages import PLANNERS_PAGE, markdown_table, write_into
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
@@ -156,7 +156,7 @@ def main() -> int:
         say(f"{path.stem}: {instance.model.layer_count} layers, {len(instance.devices)} devices")
         cells[path.stem] = {planner: measure(instance, planner) for planner in planners}
     if options.write:
-        PLANNERS_PAGE.write_text(put_into(PLANNERS_PAGE.read_text(), "table", markdown(cells, planners)))
+        write_into(PLANNERS_PAGE, "table", markdown(cells, planners))
     return make_report(cells, planners).show(as_json=options.json)
 
 
