@@ -1,4 +1,4 @@
-"""Makes the devices' quotas fine and their speed steady: on each processor something that beats, and something that spins.
+"""Makes the devices' quotas fine, and their speed steady: a real-time thread on each processor, awake every half millisecond.
 
 The kernel looks whether a group has used up its quota when a tick comes, each 4 ms, or when the processor changes hands. A
 device of 1.2 ms in every 10 therefore ran for up to 4 ms and stood still for 26. With processors that change hands all the time:
@@ -6,23 +6,26 @@ device of 1.2 ms in every 10 therefore ran for up to 4 ms and stood still for 26
     alone        ####______________________####____________      3.7 ms, then 26 ms of nothing
     with this    #_________#_________#_________#_________#       1.2 ms of every 10
 
-The beat is a real-time thread that wakes up every half millisecond and sleeps again; it takes some 4 % of each processor. What
-spins has the lowest priority there is and gives way to everything, but keeps the processor from falling asleep: one that this
-machine shares with others comes back slower, and with cold caches. A device of 0.12 core that is alone did 21 to 26 steps of
-a model a CPU second, and 27 to 29 beside it; while other devices computed it was faster than alone.
+It takes some 4 % of each processor. It also keeps the kernel from putting idle processors to sleep: those of a machine that is
+shared with others come back slower, and with cold caches. A device of 0.12 core that was alone did 21 to 26 steps of a model a
+CPU second, and while others computed, or beside this, 26 to 28. (Something that spins would do as well, but then the kernel
+takes all processors for busy, and leaves two devices on one of them.)
 
     python -I metronome.py CPU FOLDER      until the folder is gone
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 SECONDS = 0.0005
+AWAKE = Path("/dev/cpu_dma_latency")  # asked for as long as it is open
 BEATS_BETWEEN_LOOKS = 1000
 PRIORITY = 50
 
@@ -37,26 +40,28 @@ def start(folder: Path) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-def spin(parent: int) -> None:
-    """Until the parent is gone."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    while os.getppid() == parent:
-        for _ in range(1_000_000):
-            pass
+@contextlib.contextmanager
+def awake() -> Iterator[None]:
+    """Idle processors poll for work meanwhile; does nothing where the kernel has no way to ask for it."""
+    try:
+        asked = AWAKE.open("wb", buffering=0)
+    except OSError:
+        yield
+        return
+    with asked:
+        asked.write((0).to_bytes(4, sys.byteorder))  # microseconds that a wake-up may take
+        yield
 
 
 def beat(cpu: int, folder: Path) -> None:
     """Raises PermissionError where real time is not allowed."""
     os.sched_setaffinity(0, {cpu})
-    own = os.getpid()
-    if os.fork() == 0:
-        spin(own)
-        os._exit(0)
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     sleep = time.sleep
-    while folder.exists():
-        for _ in range(BEATS_BETWEEN_LOOKS):
-            sleep(SECONDS)
+    with awake():
+        while folder.exists():
+            for _ in range(BEATS_BETWEEN_LOOKS):
+                sleep(SECONDS)
 
 
 if __name__ == "__main__":
