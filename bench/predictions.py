@@ -34,16 +34,15 @@ from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
 from bench.testbed.links import HUB_ADDRESS
-from edgeswarm.config import Folders
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
-from edgeswarm_coordinator.device import short_name
 from edgeswarm_coordinator.events import PROFILE_LAYERS, Event, StepDone
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 from edgeswarm_coordinator.planner.prediction import with_prediction
+from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
 
 JOBS = Path(__file__).parent / "jobs"
 CELLS = (
@@ -167,6 +166,7 @@ def measure(cell: Cell, folder: Path, planners: Sequence[str] = PLANS) -> None:
             "when": time.strftime("%Y-%m-%d %H:%M:%S"),
             "profile_seconds": profile_seconds,
             "instance": instance_to_json(instance),
+            "profiles": json.loads((cluster.folders.cache_dir / FILE_NAME).read_text()),
             "runs": [],
             "complete": False,
         }
@@ -179,14 +179,15 @@ def measure(cell: Cell, folder: Path, planners: Sequence[str] = PLANS) -> None:
 
 
 def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[PlanningInstance, dict[str, float]]:
-    """Profiles one class of devices after the other: all at once they would spoil each other's caches, which are one here.
+    """Profiles one class of devices after the other, each while the other devices compute as in a training.
 
+    All at once they would spoil each other's caches more than a training does, and alone they would be faster than in one.
     Those with least memory come first, since what all are asked to time depends on them. Beside the instance: seconds in which
     layers were timed, by the device that stands for its class; AGAIN once more for all, by what is known then.
     """
     of_class: dict[float, str] = {}
-    for device in sorted(cluster.bed.environment.devices, key=lambda device: device.memory_bytes):
-        of_class.setdefault(device.cores, cluster.node_id(device.name))
+    for device in sorted(cluster.bed.environment.devices, key=lambda device: (device.memory_bytes, -device.cores)):
+        of_class.setdefault(device.cores, device.name)
     chosen = tuple(of_class.values())
     seconds: dict[str, float] = {}
 
@@ -200,8 +201,13 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
         return make_plan_for_job(some, folders=cluster.folders, listener=listen)[1]
 
     for count, name in enumerate(chosen, start=1):
-        with contextlib.suppress(EdgeswarmError):  # too few devices for a plan: what was measured is kept
-            measured(replace(options, discovery=replace(options.discovery, devices=chosen[:count])), short_name(name))
+        nodes = tuple(cluster.node_id(each) for each in chosen[:count])
+        some = replace(options, discovery=replace(options.discovery, devices=nodes))
+        # Those that were profiled already are at rest: their links to this one are measured in the same go.
+        others = [each for each in cluster.names if each not in chosen[:count]]
+        # Too few devices for a plan: what was measured is kept.
+        with cluster.accompanied(others), contextlib.suppress(EdgeswarmError):
+            measured(some, name)
     return measured(options, AGAIN), seconds
 
 
@@ -244,11 +250,13 @@ def pairs(documents: list[dict[str, Any]]) -> Iterator[tuple[str, str, float, fl
             yield document["cell"], name, told["predicted_seconds"], seconds, again[0] if again else None
 
 
-def predicted_again(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+def predicted_again(document: dict[str, Any]) -> dict[str, Any]:
     """The cell with what is said of its plans now, out of what was measured then."""
-    then, cell = instance_from_json(document["instance"]), Cell.named(document["cell"])
-    cache = Folders.within(cell.work(folder) / "operator").cache_dir
-    instance = instance_again(then, prepared_job(cell.job), cache=cache) if cache.is_dir() else then
+    instance = instance_again(
+        instance_from_json(document["instance"]),
+        prepared_job(Cell.named(document["cell"]).job),
+        profiles=Profiles.from_json(document["profiles"]),
+    )
     runs = []
     for told in document["runs"]:
         plan = with_prediction(instance, Plan.from_json(told["document"]))
@@ -270,7 +278,7 @@ def report(folder: Path, *, predict_again: bool = False) -> Report:
     )
     documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     if predict_again:
-        documents = [predicted_again(document, folder) for document in documents]
+        documents = [predicted_again(document) for document in documents]
     found = list(pairs(documents))
     memory = {
         (document["cell"], told["plan"]): memory_errors(told)

@@ -1,15 +1,14 @@
 """An instance once more, out of what was measured for it: by the curves as they are fitted now.
 
-    cell.json          the instance as it was then
-    cell.work/         what its coordinator measured  --+
-    bench/jobs         its model's graph  --------------+--> the instance as it would be now
+    cell.json     the instance as it was then
+                  what its coordinator had measured  --+
+    bench/jobs    its model's graph  ------------------+--> the instance as it would be now
 
 For a change of the curves or of the memory model to be judged by runs that were measured before it.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from edgeswarm_coordinator.device import Device
 from edgeswarm_coordinator.instance import planning_instance
 from edgeswarm_coordinator.model_facts import ModelFacts
 from edgeswarm_coordinator.preparation import PreparedModel, load, open_data, prepare
-from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
+from edgeswarm_coordinator.profile_cache import Profiles
 
 
 def prepared_job(path: Path) -> PreparedModel:
@@ -28,8 +27,8 @@ def prepared_job(path: Path) -> PreparedModel:
         return prepare(loaded, open_data(loaded), snapshot_folder=Path(folder))
 
 
-def instance_again(then: PlanningInstance, prepared: PreparedModel, *, cache: Path) -> PlanningInstance:
-    """cache: the folder with the profiles that `then` was made of."""
+def instance_again(then: PlanningInstance, prepared: PreparedModel, *, profiles: Profiles) -> PlanningInstance:
+    """profiles: what `then` was made of."""
     facts = ModelFacts(
         layer_graph=prepared.layer_graph,
         dtype=prepared.dtype,
@@ -42,5 +41,4 @@ def instance_again(then: PlanningInstance, prepared: PreparedModel, *, cache: Pa
         Device(node_id=device.name, address="", hardware_key=device.profile, memory_budget_bytes=device.memory_bytes)
         for device in then.devices
     ]
-    profiles = Profiles.from_json(json.loads((cache / FILE_NAME).read_text()))
     return planning_instance(facts, devices=devices, profiles=profiles, name=then.name)[0]

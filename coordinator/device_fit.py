@@ -72,6 +72,7 @@ def fit_device(
             action_seconds=costs.frame_seconds,
             frame_seconds=costs.frame_seconds,
             byte_seconds=max(costs.byte_seconds, byte_cpu_seconds * costs.stretch),
+            burst_seconds=costs.burst_seconds,
         ),
         layer_errors=tuple(curve_error(curve) for curve in curves),
         sums_error=_sums_error(sums, forward, backward),

@@ -23,13 +23,15 @@ class UpdateCosts:
 class ProcessCosts:
     """base_bytes: of a worker that has computed, but holds no layer. frame_seconds, byte_seconds: of either end of a frame.
 
-    stretch: seconds by the clock that a CPU second takes there. updates: by kind of optimizer.
+    stretch: seconds by the clock that a CPU second takes there. burst_seconds: by how much work is done earlier after a pause.
+    updates: by kind of optimizer.
     """
 
     base_bytes: int
     frame_seconds: float = 0.0
     byte_seconds: float = 0.0
     stretch: float = 1.0
+    burst_seconds: float = 0.0
     updates: dict[str, UpdateCosts] = field(default_factory=dict)
 
     @classmethod
@@ -39,6 +41,7 @@ class ProcessCosts:
             frame_seconds=message.frame_seconds,
             byte_seconds=message.byte_seconds,
             stretch=message.stretch,
+            burst_seconds=message.burst_seconds,
             updates={
                 update.optimizer: UpdateCosts(update.tensor_seconds, update.byte_seconds) for update in message.updates
             },
@@ -50,6 +53,7 @@ class ProcessCosts:
             "frame_seconds": self.frame_seconds,
             "byte_seconds": self.byte_seconds,
             "stretch": self.stretch,
+            "burst_seconds": self.burst_seconds,
             "updates": {
                 name: {"tensor_seconds": update.tensor_seconds, "byte_seconds": update.byte_seconds}
                 for name, update in self.updates.items()
@@ -65,6 +69,7 @@ class ProcessCosts:
             frame_seconds=fields.number("frame_seconds", minimum=0),
             byte_seconds=fields.number("byte_seconds", minimum=0),
             stretch=fields.number("stretch", minimum=0),
+            burst_seconds=fields.number("burst_seconds", minimum=0),
             updates={name: _update_from_json(updates.section(name)) for name in updates.names()},
         )
 

@@ -25,7 +25,7 @@ from edgeswarm.security.files import make_private_folder, write_atomically
 
 from .process_costs import ProcessCosts
 
-FORMAT = "edgeswarm-profiles/3"
+FORMAT = "edgeswarm-profiles/4"
 FILE_NAME = "profiles.json"
 LINK_AGE_SECONDS = 24 * 3600.0
 

@@ -123,16 +123,18 @@ class Overheads:
     """What one class of device spends beside the layers, in seconds of its processor, by which it computes that much less.
 
     action_seconds: for each forward or backward of a micro-batch. frame_seconds and byte_seconds: for each frame, and
-    each byte of it, sent or received. round_seconds: once a round, beside the optimizer's step.
+    each byte of it, sent or received. round_seconds: once a round, beside the optimizer's step. burst_seconds: by which it
+    is earlier done with its first work after idling for as long: a quota of the processor is there at once after a pause.
     """
 
     action_seconds: float = 0.0
     frame_seconds: float = 0.0
     byte_seconds: float = 0.0
     round_seconds: float = 0.0
+    burst_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        for what in ("action_seconds", "frame_seconds", "byte_seconds", "round_seconds"):
+        for what in ("action_seconds", "frame_seconds", "byte_seconds", "round_seconds", "burst_seconds"):
             if not getattr(self, what) >= 0:
                 raise ValueError(f"overheads.{what} is below 0")
 

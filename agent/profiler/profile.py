@@ -13,6 +13,7 @@ import torch
 from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.wire.v1 import agent_pb2
 
+from ..telemetry.hardware import cpu_burst_seconds
 from ..telemetry.memory import read_memory
 from ..worker.memory import anonymous_bytes
 from .layer_timing import Timing, time_layer
@@ -60,6 +61,7 @@ def run_profile(
     return agent_pb2.ProcessCost(
         base_bytes=base_bytes or anonymous_bytes(),
         stretch=stretch.factor,
+        burst_seconds=cpu_burst_seconds(torch.get_num_threads()),
         frame_seconds=wire.frame_seconds * stretch.factor,
         byte_seconds=wire.byte_seconds * stretch.factor,
         updates=[

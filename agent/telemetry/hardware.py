@@ -162,14 +162,29 @@ def quota_name(quota: float | None, root: Path = ROOT) -> str:
 
 def cpu_quota_cores(root: Path = ROOT) -> float | None:
     """CPU seconds a second that this process's control groups allow; None without a quota."""
-    quotas: list[float] = []
+    return min((quota / period for quota, period in _cpu_quotas(root)), default=None)
+
+
+def cpu_burst_seconds(threads: int, root: Path = ROOT) -> float:
+    """By how much work is done earlier after a pause, computed on so many threads; 0 without a quota below them.
+
+    A quota is so much of each period, and all of it can be used at once:
+
+        |####__________|####__________|      0.3 of a core for work of 0.4 periods: 1.1 periods, not 1.33
+    """
+    return max((max(0.0, period - quota / threads) / 1e6 for quota, period in _cpu_quotas(root)), default=0.0)
+
+
+def _cpu_quotas(root: Path) -> list[tuple[int, int]]:
+    """(quota, period) in microseconds of each control group that has one."""
+    quotas: list[tuple[int, int]] = []
     for version, folder in cgroup_folders(root, "cpu"):
         if version == 2:
             fields = (read_text(folder / "cpu.max") or "").split()
             if len(fields) == 2 and all(part.isdigit() for part in fields) and int(fields[1]):
-                quotas.append(int(fields[0]) / int(fields[1]))
+                quotas.append((int(fields[0]), int(fields[1])))
         else:
             quota, period = read_whole(folder / "cpu.cfs_quota_us"), read_whole(folder / "cpu.cfs_period_us")
             if quota is not None and period and quota > 0:
-                quotas.append(quota / period)
-    return min(quotas, default=None)
+                quotas.append((quota, period))
+    return quotas

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -22,10 +22,11 @@ from edgeswarm.security.authority import create_cluster
 from edgeswarm.security.join import JoinServer
 from edgeswarm.security.node_id import load_or_create_node_id
 from edgeswarm.security.token import TokenStore
+from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
 from edgeswarm_coordinator.options import DiscoveryOptions
 
-from . import groups
-from .bed import EmulatedLan
+from . import companion, groups
+from .bed import EmulatedLan, on, runtime_environment
 from .links import HUB_ADDRESS
 
 _AGENT = (sys.executable, "-m", "edgeswarm_agent.cli")
@@ -121,6 +122,24 @@ class BedCluster:
         finally:
             for process_id in running:
                 os.kill(process_id, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def accompanied(self, names: Sequence[str]) -> Iterator[None]:
+        """These devices compute meanwhile, as they do in a training (companion.py)."""
+        with contextlib.ExitStack() as stack:
+            companions = []
+            for name in names:
+                environment = {**self._plain_environment(), **ALLOCATOR_ENVIRONMENT, **runtime_environment(name)}
+                command = on(name, sys.executable, companion.__file__)
+                process = stack.enter_context(
+                    subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+                )
+                stack.callback(process.kill)
+                companions.append(process)
+            for process in companions:
+                assert process.stdout is not None
+                process.stdout.readline()
+            yield
 
     def stop(self) -> None:
         """Ends the agents; the folder stays."""

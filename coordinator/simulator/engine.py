@@ -6,7 +6,8 @@
 
 Each replica goes into its next round as soon as it has stepped, as workers do: nobody waits for the others. What a
 device's processor spends on a frame delays the frame, and is taken from its computing: it is owed until the next action, which
-takes that much longer, unless the device has idled meanwhile. What it spends on an all-reduce comes behind its last backward.
+takes that much longer, unless the device has idled meanwhile. What it spends on an all-reduce it spends beside its last
+backward, which then ends later.
 """
 
 from __future__ import annotations
@@ -334,7 +335,7 @@ class Engine:
         is_forward = action.kind is FORWARD
         start = self._queue.now
         replica.started = start
-        seconds = (part.forward_seconds if is_forward else part.backward_seconds) + _pay(replica, start)
+        seconds = max(0.0, (part.forward_seconds if is_forward else part.backward_seconds) + _pay(replica, start))
         replica.busy_until = start + seconds
         self._queue.at(start + seconds, self._computed, replica)
         if not is_forward and replica.all_reduce is not None and action.micro_batch == replica.mine[-1]:
@@ -344,6 +345,9 @@ class Engine:
     def _computed(self, replica: _Replica) -> None:
         action = replica.action
         now = self._queue.now
+        if now < replica.busy_until:  # an all-reduce took some of the processor
+            self._queue.at(replica.busy_until, self._computed, replica)
+            return
         replica.free_since = now
         replica.policy.finished(action)
         first_done = self._first_done
@@ -414,7 +418,7 @@ class Engine:
         if self._log is not None and replica.all_reduce is not None:
             self._log.all_reduces.append(WaitRecord(replica.index, replica.round, replica.started, now))
         replica.started = now
-        seconds = replica.work.step_seconds + _pay(replica, now)
+        seconds = max(0.0, replica.work.step_seconds + _pay(replica, now))
         self._queue.at(now + seconds, self._stepped, replica)
 
     def _stepped(self, replica: _Replica) -> None:
@@ -427,9 +431,17 @@ class Engine:
         self._begin_round(replica)
 
     def _handled(self, replica: _Replica, seconds: float) -> float:
-        """When the replica's processor, which first ends its backward, will be done with so much of an all-reduce."""
-        begins = max(self._queue.now, replica.busy_until, replica.handling_until)
-        replica.handling_until = begins + seconds
+        """When the replica's processor will be done with so much of an all-reduce.
+
+        A backward that goes on has half of the processor meanwhile, and ends that much later:
+
+            backward     bbbbbbbbbb            b b b b b b b b b b
+            all-reduce             aaaa  -->    a a a a
+        """
+        begins = max(self._queue.now, replica.handling_until)
+        shared = min(seconds, max(0.0, replica.busy_until - begins))
+        replica.busy_until += shared
+        replica.handling_until = begins + seconds + shared
         return replica.handling_until
 
     def _log_transfer(self, stream: Stream, transfer: Transfer, end: float) -> None:
@@ -454,7 +466,10 @@ def _charge(replica: _Replica, frames: int, size: float) -> None:
 
 
 def _pay(replica: _Replica, now: float) -> float:
-    """What is still owed when the device begins to compute: idling since it last did has paid for some."""
+    """What is still owed when the device begins to compute: idling since it last did has paid for some.
+
+    Below 0 where it has a quota of its processor, and has idled: the quota's next part can be used at once.
+    """
     owed = replica.owed - (now - replica.free_since)
     replica.owed = 0.0
-    return owed if owed > 0 else 0.0
+    return max(owed, -replica.work.overheads.burst_seconds)

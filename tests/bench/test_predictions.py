@@ -15,12 +15,9 @@ from bench.predictions import (
     memory_errors,
     pairs,
     plans_of,
-    predicted_again,
     rank_correlation,
     report,
 )
-from edgeswarm.profile_json import instance_to_json
-from edgeswarm_coordinator.planner.planners import make_plan
 from tests.coordinator.planner.instances import make_instance
 
 
@@ -65,19 +62,6 @@ def test_the_report_says_what_does_not_hold(tmp_path: Path) -> None:
     table = report(tmp_path)
     assert table.rows[0] == (CELL, "good", "1.100", "1.000", "+10.0%", "1.100", "+10.0%", "-5% to +10%")
     assert [holds for _, holds in table.verdicts] == [False, True, True, False, False, True, False]
-
-
-def test_a_cell_is_predicted_again_from_what_was_measured_then(tmp_path: Path) -> None:
-    """Out of its instance, where the folder with the profiles is gone."""
-    instance = make_instance()
-    plan = make_plan(instance, "pipeline")
-    assert plan.predicted is not None
-    run = {"plan": "pipeline", "document": plan.to_json(), "predicted_seconds": 99.0, "round_seconds": [1.0]}
-    document = {"cell": CELL, "instance": instance_to_json(instance), "runs": [run]}
-    (now,) = predicted_again(document, tmp_path)["runs"]
-    assert now["predicted_seconds"] == pytest.approx(plan.predicted.round_seconds)
-    assert now["predicted_bytes"] == dict(plan.predicted.memory_bytes)
-    assert now["round_seconds"] == [1.0]
 
 
 def test_a_cell_that_was_broken_off_is_not_complete(tmp_path: Path) -> None:

@@ -29,11 +29,12 @@ def profiles(draw: st.DrawFn) -> Profiles:
     )
     costs = st.builds(
         ProcessCosts,
-        st.integers(0, 2**40),
-        seconds,
-        seconds,
-        seconds,
-        st.dictionaries(words, st.builds(UpdateCosts, seconds, seconds), max_size=2),
+        base_bytes=st.integers(0, 2**40),
+        frame_seconds=seconds,
+        byte_seconds=seconds,
+        stretch=seconds,
+        burst_seconds=seconds,
+        updates=st.dictionaries(words, st.builds(UpdateCosts, seconds, seconds), max_size=2),
     )
     return Profiles(
         curves=draw(st.dictionaries(st.tuples(words, words, words), st.just(curve), max_size=3)),

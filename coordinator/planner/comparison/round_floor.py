@@ -184,9 +184,11 @@ class RoundFloor:
             for replica, place in enumerate(group):
                 shares = grid.shares[stage][:, replica]
                 kind = self.instance.devices[place].profile
-                action = self.instance.profiles[kind].overheads.action_seconds
+                overheads = self.instance.profiles[kind].overheads
+                # Each may have idled before it.
+                action = overheads.action_seconds - overheads.burst_seconds
                 for table, to in zip(self._table(kind), of_stage, strict=True):
-                    seconds = table[shares][:, end] - table[shares][:, first] + action  # [N, C]
+                    seconds = np.maximum(0.0, table[shares][:, end] - table[shares][:, first] + action)  # [N, C]
                     to.append(_over_grid(grid, stage, seconds.T))
             forward.append(of_stage[0])
             backward.append(of_stage[1])

@@ -9,6 +9,7 @@ import pytest
 
 from edgeswarm_agent.telemetry.hardware import (
     board_name,
+    cpu_burst_seconds,
     cpu_clocks,
     cpu_model,
     cpu_quota_cores,
@@ -90,6 +91,17 @@ def test_a_machine_that_says_nothing_is_named_after_its_processor(tmp_path: Path
 )
 def test_cpu_quotas(tmp_path: Path, files: dict[str, str], cores: float | None) -> None:
     assert cpu_quota_cores(tree(tmp_path, files)) == cores
+
+
+@pytest.mark.parametrize(("quota", "threads", "seconds"), [(20_000, 1, 0.08), (20_000, 2, 0.09), (150_000, 1, 0.0)])
+def test_what_a_quota_gives_at_once_after_a_pause(tmp_path: Path, quota: int, threads: int, seconds: float) -> None:
+    files = {
+        "proc/self/cgroup": "0::/a\n",
+        "sys/fs/cgroup/cgroup.controllers": "cpu\n",
+        "sys/fs/cgroup/a/cpu.max": f"{quota} 100000\n",
+    }
+    assert cpu_burst_seconds(threads, tree(tmp_path, files)) == pytest.approx(seconds)
+    assert cpu_burst_seconds(threads, tmp_path / "nothing") == 0.0
 
 
 def test_the_key_names_everything_that_a_profile_depends_on(tmp_path: Path) -> None:

@@ -219,3 +219,25 @@ def test_an_all_reduce_is_over_when_the_processors_are_done_with_it(bandwidth: f
     )
     plan = make_plan((1, {"a": 1, "b": 1}, 1), micro_batches=1)
     assert round_seconds(instance, plan) == pytest.approx(1 + 2 + seconds)
+
+
+def test_a_quota_that_was_not_used_for_a_moment_is_there_at_once() -> None:
+    """Who waited for the other one is done 0.5 s earlier, who never idles isn't."""
+    alone = make_instance([(1.0, 2.0)], devices=1, mini_batch=2, overheads=Overheads(burst_seconds=0.5))
+    one = make_plan((1, {"a": 1}, 1), micro_batches=2)
+    assert round_seconds(alone, one) == pytest.approx(2 * 3.0)
+    instance = make_instance([(1.0, 2.0)] * 2, devices=2, mini_batch=1, overheads=Overheads(burst_seconds=0.5))
+    plan = make_plan((1, {"a": 1}, 1), (1, {"b": 1}, 1), micro_batches=1)
+    # a's forward, b's, b's backward at once, a's backward.
+    assert round_seconds(instance, plan) == pytest.approx(1 + (1 - 0.5) + 2 + (2 - 0.5))
+
+
+def test_an_all_reduce_takes_half_of_the_processor_from_a_backward() -> None:
+    """Bucket 0 is ready after 1 of the 2 s of the backward, bucket 1 after 2: each takes 0.375 s, and ends the backward later."""
+    bucket = 1 << 20
+    instance = make_instance(
+        [(0.0, 1.0)] * 2, devices=2, mini_batch=2, gradient_bytes=bucket, overheads=Overheads(frame_seconds=0.25)
+    )
+    plan = make_plan((2, {"a": 1, "b": 1}, 1), micro_batches=1)
+    # Then the statistics, whose frame is handled at both ends.
+    assert round_seconds(instance, plan) == pytest.approx(2 + 2 * 0.375 + 2 * 0.25)
