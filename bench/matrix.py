@@ -16,10 +16,10 @@ import json
 import sys
 from pathlib import Path
 
+from bench.cell import Cell
 from bench.matrix_cell import CellMeasurement
 from bench.matrix_page import write_page
 from bench.matrix_report import peers_table, plans_table, read_cell
-from bench.predictions import Cell
 
 CELLS = (
     "C:100:mobilenet_v2",

@@ -19,11 +19,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from bench.cell import JOBS, Cell, profile_in_turn
 from bench.measured_ablations import with_names
 from bench.measuring import say
 from bench.peers.launch import PeerRun, run_peer
 from bench.peers.settings import PeerSettings, PeerTuner, alone
-from bench.predictions import JOBS, Cell, profile_in_turn
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment

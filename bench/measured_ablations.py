@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.ablated_plans import fits, variants
+from bench.cell import FIRST_ROUNDS, JOBS, Cell, measured_seconds, profile_in_turn, run
 from bench.measuring import Report, say
-from bench.predictions import FIRST_ROUNDS, JOBS, Cell, measured_seconds, profile_in_turn, run
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment

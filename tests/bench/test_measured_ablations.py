@@ -54,10 +54,10 @@ class Training:
         self.trained: list[Plan] = []
         self.breaks_at = -1
 
-    def profile(self, cluster: Bed, options: object) -> PlanningInstance:
+    def profile(self, cluster: Bed, options: object) -> tuple[PlanningInstance, dict[str, float]]:
         self.profiled += 1
         ids = {name: f"{short}-{Bed.made:06x}" for name, short in NAMES.items()}
-        return with_names(UNEQUAL, ids)
+        return with_names(UNEQUAL, ids), {}
 
     def run(self, cluster: Bed, options: object, plan: Plan, folder: Path) -> dict[str, Any]:
         if len(self.trained) == self.breaks_at:

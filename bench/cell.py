@@ -1,0 +1,124 @@
+"""A cell of the measurements on the testbed: devices, their links' rate, a model; how it is profiled, and how a plan is trained.
+
+bed of emulated devices --> profile_in_turn --> instance --> a planner's plan --> run --> seconds of its rounds, peaks
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.testbed.cluster import BedCluster
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
+from edgeswarm_coordinator.events import PROFILE_LAYERS, Event, StepDone
+
+JOBS = Path(__file__).parent / "jobs"
+AGAIN = "again"
+FIRST_ROUNDS = 2  # which begin with cold memory and unfilled buffers
+
+
+@dataclass(frozen=True)
+class Cell:
+    """environment: A to D. mbps: of every link. model: a job in bench/jobs."""
+
+    environment: str
+    mbps: float
+    model: str
+
+    @classmethod
+    def parse(cls, text: str) -> Cell:
+        """Raises ValueError for what is none."""
+        environment, mbps, model = text.split(":")
+        if not (JOBS / f"{model}.py").is_file():
+            raise ValueError(f"no such model: {model}")
+        return cls(environment, float(mbps), model)
+
+    @property
+    def name(self) -> str:
+        return f"{self.environment}-{self.mbps:.0f}-{self.model}"
+
+    @classmethod
+    def named(cls, name: str) -> Cell:
+        """From its name, which has no other hyphens."""
+        return cls.parse(name.replace("-", ":"))
+
+    @property
+    def job(self) -> Path:
+        return JOBS / f"{self.model}.py"
+
+    def file(self, folder: Path) -> Path:
+        return folder / f"{self.name}.json"
+
+    def work(self, folder: Path) -> Path:
+        """Where the cell's devices and its operator keep what is theirs."""
+        return folder / f"{self.name}.work"
+
+    def is_complete(self, folder: Path) -> bool:
+        path = self.file(folder)
+        return path.exists() and bool(json.loads(path.read_text())["complete"])
+
+
+def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[PlanningInstance, dict[str, float]]:
+    """Profiles one class of devices after the other, each while the other devices compute as in a training.
+
+    All at once they would spoil each other's caches more than a training does, and alone they would be faster than in one.
+    Those with least memory come first, since what all are asked to time depends on them. Beside the instance: seconds in which
+    layers were timed, by the device that stands for its class; AGAIN once more for all, by what is known then.
+    """
+    of_class: dict[float, str] = {}
+    for device in sorted(cluster.bed.environment.devices, key=lambda device: (device.memory_bytes, -device.cores)):
+        of_class.setdefault(device.cores, device.name)
+    chosen = tuple(of_class.values())
+    seconds: dict[str, float] = {}
+
+    def measured(some: TrainOptions, name: str) -> PlanningInstance:
+        seconds[name] = 0.0
+
+        def listen(event: Event) -> None:
+            if isinstance(event, StepDone) and event.step == PROFILE_LAYERS:
+                seconds[name] += event.seconds
+
+        return make_plan_for_job(some, folders=cluster.folders, listener=listen)[1]
+
+    for count, name in enumerate(chosen, start=1):
+        nodes = tuple(cluster.node_id(each) for each in chosen[:count])
+        some = replace(options, discovery=replace(options.discovery, devices=nodes))
+        # Those that were profiled already are at rest: their links to this one are measured in the same go.
+        others = [each for each in cluster.names if each not in chosen[:count]]
+        # Too few devices for a plan: what was measured is kept.
+        with cluster.accompanied(others), contextlib.suppress(EdgeswarmError):
+            measured(some, name)
+    return measured(options, AGAIN), seconds
+
+
+def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) -> dict[str, Any]:
+    """One training of a plan; its prediction beside what came out, or the error that ended it."""
+    assert plan.predicted is not None
+    folder.mkdir()
+    plan_path = folder / "plan.json"
+    plan_path.write_text(json.dumps(plan.to_json()))
+    told: dict[str, Any] = {"document": plan.to_json(), "predicted_seconds": plan.predicted.round_seconds}
+    try:
+        result = train(replace(options, plan_path=plan_path, output=folder / "result"), folders=cluster.folders)
+    except EdgeswarmError as error:
+        return {**told, "error": f"{error.code.value}: {error.message}"}
+    rounds = result.metrics["rounds"]
+    peaks = {name: max(done["parts"][name]["peak_memory_bytes"] for done in rounds) for name in plan.devices}
+    return {
+        **told,
+        "round_seconds": [done["seconds"] for done in rounds],
+        "parts": rounds[-1]["parts"],
+        "peak_bytes": peaks,
+        "predicted_bytes": dict(plan.predicted.memory_bytes),
+    }
+
+
+def measured_seconds(run_told: dict[str, Any]) -> float:
+    return float(statistics.median(run_told["round_seconds"][FIRST_ROUNDS:]))

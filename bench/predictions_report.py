@@ -1,0 +1,146 @@
+"""The table of predicted and measured: pairs of a plan and a model, errors, noise, and what of it holds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.cell import AGAIN, FIRST_ROUNDS, Cell, measured_seconds
+from bench.measuring import Report
+from bench.refit import instance_again, prepared_job
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+from edgeswarm.profile_json import instance_from_json
+from edgeswarm_coordinator.planner.prediction import with_prediction
+from edgeswarm_coordinator.profile_cache import Profiles
+
+MOST_ERROR_MEDIAN, MOST_ERROR_95, LEAST_RANK_CORRELATION = 0.08, 0.15, 0.95
+MOST_PROFILE_SECONDS = {"nx": 60.0, "nano": 180.0, AGAIN: 0.0}
+MOST_MEMORY_UNDER, MOST_MEMORY_OVER = 0.03, 0.10
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One plan of one cell. predicted: mean of the predictions from each profiling. measured: median over the rounds of all runs.
+
+    medians: of each run, in seconds. memory_errors: of each device in each run, predicted against the measured peak.
+    """
+
+    cell: str
+    plan: str
+    predicted: float
+    measured: float
+    medians: tuple[float, ...]
+    memory_errors: tuple[float, ...]
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1
+
+    @property
+    def noise(self) -> float:
+        """By how much the slowest run was above the quickest."""
+        return max(self.medians) / min(self.medians) - 1
+
+
+def pairs_of(document: dict[str, Any], instances: list[PlanningInstance]) -> Iterator[Pair]:
+    """Of the plans that ran. instances: one for each time the devices were profiled."""
+    for name, written in document["plans"].items():
+        runs = [told for told in document["runs"] if told["plan"] == name and "round_seconds" in told]
+        if not runs:
+            continue
+        seconds, memory = [], []
+        for instance in instances:
+            predicted = with_prediction(instance, Plan.from_json(written)).predicted
+            assert predicted is not None
+            seconds.append(predicted.round_seconds)
+            memory.append(predicted.memory_bytes)
+        yield Pair(
+            cell=document["cell"],
+            plan=name,
+            predicted=statistics.mean(seconds),
+            measured=statistics.median([each for told in runs for each in told["round_seconds"][FIRST_ROUNDS:]]),
+            medians=tuple(measured_seconds(told) for told in runs),
+            # By the first profiling, which the plan was made of.
+            memory_errors=tuple(
+                memory[0][device] / peak - 1 for told in runs for device, peak in told["peak_bytes"].items()
+            ),
+        )
+
+
+def instances_of(document: dict[str, Any], *, again: bool = False) -> list[PlanningInstance]:
+    """As they were, or again: out of what was measured then, as it is fitted now."""
+    then = [instance_from_json(profiling["instance"]) for profiling in document["profilings"]]
+    if not again:
+        return then
+    prepared = prepared_job(Cell.named(document["cell"]).job)
+    return [
+        instance_again(instance, prepared, profiles=Profiles.from_json(profiling["profiles"]))
+        for instance, profiling in zip(then, document["profilings"], strict=True)
+    ]
+
+
+def report(folder: Path, *, predict_again: bool = False) -> Report:
+    """The table over all cells that are there. predict_again: by the present curves; the simulator is the present one anyway."""
+    table = Report(
+        title="Predicted and measured seconds of a round",
+        how=(
+            "Real agents on emulated devices, profiled before and after the runs; predicted: the mean of both. The plans were "
+            f"trained in turns; measured: the median over all rounds but the first {FIRST_ROUNDS} of each run. Noise: by how "
+            "much the slowest run of a plan was above its quickest."
+        ),
+        columns=("cell", "plan", "predicted", "measured", "error", "runs", "noise", "memory, least to most"),
+    )
+    documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    found = [pair for document in documents for pair in pairs_of(document, instances_of(document, again=predict_again))]
+    for pair in found:
+        table.rows.append((
+            *(pair.cell, pair.plan, f"{pair.predicted:.3f}", f"{pair.measured:.3f}", f"{pair.error:+.1%}"),
+            *(str(len(pair.medians)), f"{pair.noise:.1%}"),
+            f"{min(pair.memory_errors):+.0%} to {max(pair.memory_errors):+.0%}",
+        ))  # fmt: skip
+    for document in documents:
+        for profiling in document["profilings"]:
+            _expect_profiling(table, document["cell"], profiling["seconds"])
+    if found:
+        _expect_predictions(table, found)
+    return table
+
+
+def _expect_predictions(table: Report, found: list[Pair]) -> None:
+    errors = np.array([abs(pair.error) for pair in found])
+    median, most = float(np.median(errors)), float(np.quantile(errors, 0.95))
+    correlation = rank_correlation([pair.predicted for pair in found], [pair.measured for pair in found])
+    memory = [error for pair in found for error in pair.memory_errors]
+    table.data = {"pairs": len(found), "median": median, "p95": most, "rank_correlation": correlation}
+    table.expect(f"median error {median:.1%}, at most 8 %", median <= MOST_ERROR_MEDIAN)
+    table.expect(f"95th percentile {most:.1%}, at most 15 %", most <= MOST_ERROR_95)
+    table.expect(f"rank correlation {correlation:.3f}, at least 0.95", correlation >= LEAST_RANK_CORRELATION)
+    table.expect(
+        f"memory {min(memory):+.1%} to {max(memory):+.1%} of what was measured, -3 % to +10 %",
+        min(memory) >= -MOST_MEMORY_UNDER and max(memory) <= MOST_MEMORY_OVER,
+    )
+
+
+def _expect_profiling(table: Report, cell: str, seconds: dict[str, float]) -> None:
+    """What MobileNetV2's layers at batch sizes of 1 to 256 may take; and nothing, once they are known."""
+    if Cell.named(cell).model != "mobilenet_v2":
+        return
+    for name, took in seconds.items():
+        most = next((most for kind, most in MOST_PROFILE_SECONDS.items() if name.startswith(kind)), None)
+        if most is not None:
+            table.expect(f"{cell}: {name} profiled in {took:.0f} s, at most {most:.0f}", took <= most)
+
+
+def rank_correlation(a: list[float], b: list[float]) -> float:
+    """Spearman's, without ties."""
+    if len(a) < 2:
+        return 1.0
+    ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])

@@ -1,0 +1,30 @@
+"""What a cell is called, where its files are, and what a run of it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.cell import Cell, measured_seconds
+
+
+def test_names() -> None:
+    cell = Cell.parse("C:100:mobilenet_v2")
+    assert cell.name == "C-100-mobilenet_v2"
+    assert Cell.named(cell.name) == cell
+    with pytest.raises(ValueError, match="no such model: alexnet"):
+        Cell.parse("C:100:alexnet")
+
+
+def test_a_cell_that_was_broken_off_is_not_complete(tmp_path: Path) -> None:
+    cell = Cell.parse("C:100:mobilenet_v2")
+    assert not cell.is_complete(tmp_path)
+    for complete in (False, True):
+        cell.file(tmp_path).write_text(json.dumps({"complete": complete}))
+        assert cell.is_complete(tmp_path) == complete
+
+
+def test_the_first_rounds_do_not_count() -> None:
+    assert measured_seconds({"round_seconds": [9.0, 9.0, 1.0, 2.0, 1.2]}) == 1.2
