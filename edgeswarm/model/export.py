@@ -6,11 +6,12 @@ import contextlib
 import copy
 import dataclasses
 import inspect
-import io
 import logging
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TextIO, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -188,13 +189,27 @@ def _export(
         raise explain(model, error, fixed_at=watch.fixed_at if watch is not None else "") from error
 
 
+class _WithoutThisThread:
+    """A stream that drops what this thread writes; what other threads say meanwhile, to the user, passes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._thread = threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self._thread else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """torch logs and prints what it couldn't trace, whole graphs included; our message says it in a sentence."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(), contextlib.redirect_stderr(cast(TextIO, _WithoutThisThread(sys.stderr))):
             warnings.simplefilter("ignore")
             yield
     finally:
