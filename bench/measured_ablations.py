@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ablated_plans import fits, variants
-from bench.cell import FIRST_ROUNDS, JOBS, Cell, measured_seconds, profile_in_turn, run
+from bench.cell import FIRST_ROUNDS, Cell, measured_seconds, profile_in_turn, run
 from bench.measuring import Report, say
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
@@ -53,9 +53,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
         return document
     environment = load_environment(cell.environment, mbps=cell.mbps)
     with EmulatedLan(environment) as bed, BedCluster(bed, folder=_new_folder(path)) as cluster:
-        options = TrainOptions(
-            job_path=JOBS / f"{cell.model}.py", discovery=cluster.discovery(), listen_address=HUB_ADDRESS
-        )
+        options = TrainOptions(job_path=cell.job, discovery=cluster.discovery(), listen_address=HUB_ADDRESS)
         node_ids = {name: cluster.node_id(name) for name in cluster.names}
         if not document:
             say(f"{cell.name}: profiles")
