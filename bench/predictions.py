@@ -5,12 +5,12 @@
     python -m bench.predictions --folder DIR --report       the table of what is there
     python -m bench.predictions --folder DIR --report --predict-again   what was measured then, as it is fitted now
 
-    profile --> plans --> [plan 1, plan 2, ... trained once each] x repeats --> profile
+    profile --> plans --> [plan 1, plan 2, ... trained once each --> profile] x repeats
 
 A cell is an environment, a rate of its links and a model. A few plans, good ones and bad ones, are trained in turns, since the
-machine's speed drifts from minute to minute; the devices are profiled anew before and after. Peak memory: of each worker,
-anonymous and tmpfs, the largest seen. One JSON file a cell, written after each run; a cell that was broken off counts as far as
-it came, and is begun anew.
+machine's speed drifts from minute to minute; the devices are profiled anew between the turns, and a turn is judged by the two
+profilings around it. Peak memory: of each worker, anonymous and tmpfs, the largest seen. One JSON file a cell, written after
+each run; a cell that was broken off counts as far as it came, and is begun anew.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CELLS = (
 # Of those that are there.
 PLANS = ("edgeswarm", "asteroid", "data-parallel", "pipeline")
 FEWER_PLANS = ("edgeswarm", "data-parallel")
-REPEATS = 3
+REPEATS = 2
 
 
 def plans_of(instance: PlanningInstance, planners: Sequence[str] = PLANS) -> dict[str, Plan]:
@@ -104,7 +104,7 @@ def even_cuts(instance: PlanningInstance) -> Plan | None:
 
 
 def measure(cell: Cell, folder: Path, *, planners: Sequence[str] = PLANS, repeats: int = REPEATS) -> None:
-    """Profiles, plans, trains the plans in turns, profiles again; writes the cell's file after each run."""
+    """Profiles, plans, trains the plans in turns, profiles again after each turn; writes the cell's file after each run."""
     environment = load_environment(cell.environment, mbps=cell.mbps)
     shutil.rmtree(cell.work(folder), ignore_errors=True)  # of a run that was broken off
     with EmulatedLan(environment) as bed, BedCluster(bed, folder=cell.work(folder)) as cluster:
@@ -137,7 +137,7 @@ def measure(cell: Cell, folder: Path, *, planners: Sequence[str] = PLANS, repeat
                 told = run(cluster, options, plan, cluster.folder / f"run-{number}")
                 document["runs"].append({"plan": name, "repeat": repeat, **told})
                 cell.file(folder).write_text(json.dumps(document))
-        profile()
+            profile()
         document["complete"] = True
         cell.file(folder).write_text(json.dumps(document))
 

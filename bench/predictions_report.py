@@ -27,26 +27,28 @@ MOST_MEMORY_UNDER, MOST_MEMORY_OVER = 0.03, 0.10
 
 @dataclass(frozen=True)
 class Pair:
-    """One plan of one cell. predicted: mean of the predictions from each profiling. measured: median over the rounds of all runs.
+    """One plan of one cell, in one or several turns.
 
-    medians: of each run, in seconds. memory_errors: of each device in each run, predicted against the measured peak.
+    predicted: seconds of a round for each turn, the mean of the predictions from the profilings before and after it. measured:
+    for each turn, the median over its run's rounds. memory_errors: of each device in each run, predicted against its peak.
     """
 
     cell: str
     plan: str
-    predicted: float
-    measured: float
-    medians: tuple[float, ...]
+    predicted: tuple[float, ...]
+    measured: tuple[float, ...]
     memory_errors: tuple[float, ...]
 
     @property
     def error(self) -> float:
-        return self.predicted / self.measured - 1
+        """The mean over the turns."""
+        turns = zip(self.predicted, self.measured, strict=True)
+        return statistics.mean(predicted / measured for predicted, measured in turns) - 1
 
     @property
     def noise(self) -> float:
         """By how much the slowest run was above the quickest."""
-        return max(self.medians) / min(self.medians) - 1
+        return max(self.measured) / min(self.measured) - 1
 
 
 def pairs_of(document: dict[str, Any], instances: list[PlanningInstance]) -> Iterator[Pair]:
@@ -55,21 +57,21 @@ def pairs_of(document: dict[str, Any], instances: list[PlanningInstance]) -> Ite
         runs = [told for told in document["runs"] if told["plan"] == name and "round_seconds" in told]
         if not runs:
             continue
-        seconds, memory = [], []
-        for instance in instances:
-            predicted = with_prediction(instance, Plan.from_json(written)).predicted
-            assert predicted is not None
-            seconds.append(predicted.round_seconds)
-            memory.append(predicted.memory_bytes)
+        made = [with_prediction(instance, Plan.from_json(written)).predicted for instance in instances]
+        predictions = [each for each in made if each is not None]
+        assert len(predictions) == len(made)
+        # A cell that was broken off lacks the last one.
+        around = [predictions[told["repeat"] : told["repeat"] + 2] for told in runs]
         yield Pair(
             cell=document["cell"],
             plan=name,
-            predicted=statistics.mean(seconds),
-            measured=statistics.median([each for told in runs for each in told["round_seconds"][FIRST_ROUNDS:]]),
-            medians=tuple(measured_seconds(told) for told in runs),
+            predicted=tuple(statistics.mean(each.round_seconds for each in both) for both in around),
+            measured=tuple(measured_seconds(told) for told in runs),
             # By the first profiling, which the plan was made of.
             memory_errors=tuple(
-                memory[0][device] / peak - 1 for told in runs for device, peak in told["peak_bytes"].items()
+                predictions[0].memory_bytes[device] / peak - 1
+                for told in runs
+                for device, peak in told["peak_bytes"].items()
             ),
         )
 
@@ -91,9 +93,10 @@ def report(folder: Path, *, predict_again: bool = False) -> Report:
     table = Report(
         title="Predicted and measured seconds of a round",
         how=(
-            "Real agents on emulated devices, profiled before and after the runs; predicted: the mean of both. The plans were "
-            f"trained in turns; measured: the median over all rounds but the first {FIRST_ROUNDS} of each run. Noise: by how "
-            "much the slowest run of a plan was above its quickest."
+            "Real agents on emulated devices, profiled, and again after each turn of training every plan once. Predicted: the "
+            "mean of the profilings before and after a turn. Measured: the median over all rounds of a run but the first "
+            f"{FIRST_ROUNDS}. Both as means over the turns, as is the error of a turn. Noise: by how much the slowest run of a "
+            "plan was above its quickest."
         ),
         columns=("cell", "plan", "predicted", "measured", "error", "runs", "noise", "memory, least to most"),
     )
@@ -101,8 +104,9 @@ def report(folder: Path, *, predict_again: bool = False) -> Report:
     found = [pair for document in documents for pair in pairs_of(document, instances_of(document, again=predict_again))]
     for pair in found:
         table.rows.append((
-            *(pair.cell, pair.plan, f"{pair.predicted:.3f}", f"{pair.measured:.3f}", f"{pair.error:+.1%}"),
-            *(str(len(pair.medians)), f"{pair.noise:.1%}"),
+            *(pair.cell, pair.plan),
+            *(f"{statistics.mean(each):.3f}" for each in (pair.predicted, pair.measured)),
+            *(f"{pair.error:+.1%}", str(len(pair.measured)), f"{pair.noise:.1%}"),
             f"{min(pair.memory_errors):+.0%} to {max(pair.memory_errors):+.0%}",
         ))  # fmt: skip
     for document in documents:
@@ -116,7 +120,12 @@ def report(folder: Path, *, predict_again: bool = False) -> Report:
 def _expect_predictions(table: Report, found: list[Pair]) -> None:
     errors = np.array([abs(pair.error) for pair in found])
     median, most = float(np.median(errors)), float(np.quantile(errors, 0.95))
-    correlation = rank_correlation([pair.predicted for pair in found], [pair.measured for pair in found])
+    correlation = rank_correlation(
+        *(
+            [statistics.mean(each) for each in side]
+            for side in zip(*((p.predicted, p.measured) for p in found), strict=True)
+        )
+    )
     memory = [error for pair in found for error in pair.memory_errors]
     table.data = {"pairs": len(found), "median": median, "p95": most, "rank_correlation": correlation}
     table.expect(f"median error {median:.1%}, at most 8 %", median <= MOST_ERROR_MEDIAN)
