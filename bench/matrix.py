@@ -20,6 +20,7 @@ from bench.cell import Cell
 from bench.matrix_cell import CellMeasurement
 from bench.matrix_page import write_page
 from bench.matrix_report import peers_table, plans_table, read_cell
+from bench.matrix_resources import read_resources, resources_table
 
 CELLS = (
     "C:100:mobilenet_v2",
@@ -52,12 +53,14 @@ def main() -> int:
         for text in dict.fromkeys(cells):
             CellMeasurement(Cell.parse(text), given.folder, repeats=1 if given.small else given.repeats).run()
     documents = [json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))]
-    cells_read = [read_cell(document) for document in documents if "peers" in document]
+    documents = [document for document in documents if "peers" in document]
+    cells_read = [read_cell(document) for document in documents]
+    used = [resources for document in documents if (resources := read_resources(document)) is not None]
+    tables = [peers_table(cells_read), plans_table(cells_read), resources_table(used)]
     if given.page is not None and cells_read:
         given.page.mkdir(parents=True, exist_ok=True)
-        write_page(cells_read, given.page)
-    statuses = [table(cells_read).show(as_json=given.json) for table in (peers_table, plans_table)]
-    return max(statuses)
+        write_page(cells_read, tables, given.page)
+    return max(table.show(as_json=given.json) for table in tables)
 
 
 if __name__ == "__main__":

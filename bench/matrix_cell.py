@@ -23,7 +23,7 @@ from bench.cell import JOBS, Cell, profile_in_turn
 from bench.measured_ablations import with_names
 from bench.measuring import say
 from bench.peers.launch import PeerRun, run_peer
-from bench.peers.settings import PeerSettings, PeerTuner, alone
+from bench.peers.settings import PeerSettings, PeerTuner, alone, rate_alone
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -171,10 +171,21 @@ class _OnBed:
         """By class of device (its cores): samples per second by itself, at its best micro-batch."""
         found: dict[str, dict[str, float]] = {}
         for name, cores in self._cores.items():
-            if f"{cores:g}" not in found:
-                with self._cluster.paused():
-                    found[f"{cores:g}"] = alone(self._bed, name, self._cell.model, folder=self._run_folder())
-                say(f"{name} alone: {found[f'{cores:g}']}")
+            kind, folder = f"{cores:g}", self._run_folder()
+            if kind in found:
+                continue
+            with self._cluster.paused():
+                told = alone(self._bed, name, self._cell.model, folder=folder)
+                others = [other for other in self._cores if other != name]
+                # Once more while the machine's other devices compute too: less, as real devices would not have it.
+                with self._cluster.accompanied(others):
+                    beside = rate_alone(
+                        *(self._bed, name, self._cell.model),
+                        micro_batch=int(told["micro_batch"]),
+                        folder=folder / "beside-others",
+                    )
+            found[kind] = {**told, "beside_others": beside or 0.0}
+            say(f"{name} alone: {found[kind]}")
         return found
 
     def tuned_peers(self, speeds: dict[str, dict[str, float]]) -> dict[str, PeerSettings]:

@@ -1,11 +1,11 @@
-"""The matrix as a page: its two tables, and a plot of the rates, in one folder."""
+"""The matrix as a page: its tables, and a plot of the rates, in one folder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.matrix_report import OURS, CellResult, peers_table, plans_table
+from bench.matrix_report import OURS, CellResult
 from bench.measuring import Report
 from bench.pages import markdown_table
 
@@ -14,11 +14,11 @@ _WIDTH_INCHES, _HEIGHT_INCHES = 2.2, 4.0
 _COLOURS = ("tab:blue", "tab:gray", "tab:orange", "tab:green", "tab:red", "tab:purple")
 
 
-def write_page(cells: Sequence[CellResult], folder: Path) -> Path:
+def write_page(cells: Sequence[CellResult], tables: Sequence[Report], folder: Path) -> Path:
     """Writes the page and its plot into `folder`. Raises ImportError where matplotlib is missing."""
     plot_rates(cells, folder / PLOT)
-    tables = [_section(table) for table in (peers_table(cells), plans_table(cells))]
-    (folder / PAGE).write_text("\n\n".join(["# edgeswarm beside its peers", f"![rates]({PLOT})", *tables]) + "\n")
+    sections = [_section(table) for table in tables]
+    (folder / PAGE).write_text("\n\n".join(["# edgeswarm beside its peers", f"![rates]({PLOT})", *sections]) + "\n")
     return folder / PAGE
 
 

@@ -131,12 +131,12 @@ def _fitted(curve: Curve, *, backward: bool) -> FittedCurve:
 def _comparisons(sums: DeviceProfile, stages: Mapping[CheckedStage, Curve], *, backward: bool) -> list[Comparison]:
     found = []
     for stage, curve in stages.items():
-        times = curve.backward_seconds if backward else curve.forward_seconds
-        look_up = sums.backward if backward else sums.forward
-        found += [
-            Comparison(size, look_up(size, stage.first_layer, stage.end_layer), whole)
-            for size, whole in zip(curve.batch_sizes, times, strict=True)
-        ]
+        for size, whole in zip(
+            curve.batch_sizes, curve.backward_seconds if backward else curve.forward_seconds, strict=True
+        ):
+            before = sums.seconds_before(size)[1 if backward else 0]
+            layers = np.diff(before[stage.first_layer : stage.end_layer + 1])
+            found.append(Comparison(stage.first_layer, size, tuple(layers.tolist()), whole))
     return found
 
 
@@ -144,7 +144,7 @@ def _corrected(
     correction: Correction, sizes: Sequence[int], rows: Sequence[Sequence[float]]
 ) -> tuple[tuple[float, ...], ...]:
     plain = np.array(rows)
-    corrected = np.array([correction.factor(size) for size in sizes])[:, np.newaxis] * plain
+    corrected = np.array([correction.of_layers(size, plain.shape[1]) for size in sizes]) * plain
     for place in range(1, len(sizes)):
         # A factor that falls with the batch must not make more samples cost less, where they don't by themselves.
         rises = plain[place] >= plain[place - 1]
@@ -186,13 +186,17 @@ def _memory_line(curve: Curve) -> tuple[float, float]:
 def _transient_bytes(
     layers: Sequence[Layer], per_sample: Sequence[float], stages: Mapping[CheckedStage, Curve]
 ) -> tuple[int, ...]:
-    """Per sample, what each layer was seen to hold beyond what it saves, so that no whole stage was seen to hold more."""
+    """Per sample, what each layer was seen to hold beyond what it saves, so that no large stage was seen to hold more.
+
+    Small stages say little of it: what the allocator has lying around is much of what they hold.
+    """
+    all_saved = sum(layer.saved_bytes for layer in layers)
     alone = [max(0.0, peak - layer.saved_bytes) for layer, peak in zip(layers, per_sample, strict=True)]
     factor = 1.0
     for stage, curve in stages.items():
         most = max(alone[stage.first_layer : stage.end_layer])
         saved = sum(layer.saved_bytes for layer in layers[stage.first_layer : stage.end_layer])
-        if most > 0 and len(curve.peak_bytes) > 1:
+        if most > 0 and len(curve.peak_bytes) > 1 and 2 * saved >= all_saved:
             # The slope, since a stage takes something beside it, whatever the batch.
             more = (curve.peak_bytes[-1] - curve.peak_bytes[0]) / (curve.batch_sizes[-1] - curve.batch_sizes[0])
             factor = max(factor, (more - saved) / most)

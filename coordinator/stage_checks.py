@@ -3,22 +3,27 @@
 layers   | a | b | c | d |        sum of the four, each timed alone
 stage    |    a b c d    |        timed in one go: one call instead of four, but colder caches
 
-stage = factor x sum      a factor for each batch size that was tried: what calls cost shows in small batches, caches in large
-                          ones. In between it goes with the logarithm of the batch size, beyond them it stays.
+part = factor x sum       a factor for each part of the model and each batch size that was tried: what calls cost shows in small
+                          batches, caches in large ones, and most where a layer's weights are many. In between it goes with the
+                          logarithm of the batch size, beyond them it stays.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from edgeswarm.profile import ModelCosts
+from edgeswarm.profile import FloatArray, ModelCosts
 
 CHECKED_BATCHES = (4, 32)
+CHECKED_PARTS = 4
 LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
 _FEWEST_LAYERS = 3
+# By which weight a part's factor is drawn to that of all parts, beside 1 for each stage that was timed: noise is not followed.
+_DRAWN = 0.3
 
 
 @dataclass(frozen=True)
@@ -32,41 +37,60 @@ class CheckedStage:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Seconds of a stage at one batch size: the sum over its layers, and in one go."""
+    """A stage at one batch size. layers: seconds of each of its layers, timed alone. whole: seconds of all in one go."""
 
+    first_layer: int
     batch_size: int
-    summed: float
+    layers: tuple[float, ...]
     whole: float
+
+    @property
+    def end_layer(self) -> int:
+        return self.first_layer + len(self.layers)
 
 
 @dataclass(frozen=True)
 class Correction:
-    """whole = factor at the batch size x summed. relative_error: root mean square of what is still missed.
+    """seconds in a stage = factor x seconds alone, by batch size and part of the model.
 
-    batch_sizes: rising; none where nothing was learned.
+    batch_sizes: rising; none where nothing was learned. cuts: the parts are the layers between two that follow one another; the
+    first part is taken for what is before it, too, and the last one for what is behind it. factors[i][part]: at batch_sizes[i].
+    relative_error: root mean square of what is still missed.
     """
 
     batch_sizes: tuple[int, ...] = ()
-    factors: tuple[float, ...] = ()
+    cuts: tuple[int, ...] = ()
+    factors: tuple[tuple[float, ...], ...] = ()
     relative_error: float = 0.0
 
-    def factor(self, batch_size: int) -> float:
+    def of_layers(self, batch_size: int, layer_count: int) -> FloatArray:
+        """[layer_count]: the factor of each layer."""
         if not self.batch_sizes:
-            return 1.0
-        return float(np.interp(np.log(batch_size), np.log(self.batch_sizes), self.factors))
+            return np.ones(layer_count)
+        logarithms, wanted = np.log(self.batch_sizes), np.log(batch_size)
+        by_part = np.array([np.interp(wanted, logarithms, column) for column in zip(*self.factors, strict=True)])
+        part_of = np.searchsorted(self.cuts[1:-1], np.arange(layer_count), side="right")
+        found: FloatArray = by_part[part_of]
+        return found
 
 
 def stages_to_check(model: ModelCosts, *, largest_batch: int, memory_bytes: int) -> tuple[CheckedStage, ...]:
-    """The two halves of the model by computing, and the whole; those whose smallest batch fits half of a device's memory.
+    """Parts of the model that take about as long, and the whole; those whose smallest batch fits half of a device's memory.
 
     memory_bytes: of the smallest device on which they are to run.
     """
-    if model.layer_count < _FEWEST_LAYERS:
+    count = model.layer_count
+    if count < _FEWEST_LAYERS:
         return ()
-    flops = np.cumsum([1.0 + (layer.flops_forward or 0.0) for layer in model.layers])
-    middle = min(max(1, int(np.searchsorted(flops, flops[-1] / 2)) + 1), model.layer_count - 1)
+    # A layer takes time by its FLOPs, and some whatever they are.
+    flops = np.array([1.0 + (layer.flops_forward or 0.0) for layer in model.layers])
+    reached = np.cumsum(flops / flops.sum() + 1.0 / count) / 2
+    cuts = [1 + int(np.searchsorted(reached, part / CHECKED_PARTS)) for part in range(1, CHECKED_PARTS)]
+    ends = sorted({0, *(min(cut, count) for cut in cuts), count})
+    # A layer alone needs no check: that is how it is timed anyway.
+    parts = [(first, end) for first, end in itertools.pairwise(ends) if end - first > 1]
     found = []
-    for first, end in ((0, middle), (middle, model.layer_count), (0, model.layer_count)):
+    for first, end in dict.fromkeys([*parts, (0, count)]):
         least = model.least_batch(first, end)
         sizes = sorted({max(least, min(size, largest_batch)) for size in CHECKED_BATCHES})
         # The device itself judges whether the larger ones fit, from what the smallest takes.
@@ -76,19 +100,42 @@ def stages_to_check(model: ModelCosts, *, largest_batch: int, memory_bytes: int)
 
 
 def learn_correction(comparisons: Sequence[Comparison]) -> Correction:
-    """For each batch size the factor that is nearest by relative squares; none leaves what is plausible."""
-    usable = [each for each in comparisons if each.summed > 0 and each.whole > 0]
+    """For each batch size the parts' factors that are nearest by relative squares; none leaves what is plausible."""
+    usable = [each for each in comparisons if sum(each.layers) > 0 and each.whole > 0]
+    if not usable:
+        return Correction()
     sizes = sorted({each.batch_size for each in usable})
-    factors = tuple(_factor([each for each in usable if each.batch_size == size]) for size in sizes)
-    found = Correction(tuple(sizes), factors)
-    missed = [found.factor(each.batch_size) * each.summed / each.whole - 1.0 for each in usable]
-    error = float(np.sqrt(np.mean(np.square(missed)))) if missed else 0.0
-    return Correction(found.batch_sizes, found.factors, error)
+    cuts = tuple(sorted({cut for each in usable for cut in (each.first_layer, each.end_layer)}))
+    factors = []
+    missed: list[float] = []
+    for size in sizes:
+        rows = np.array([_shares(each, cuts) for each in usable if each.batch_size == size])
+        found = _factors(rows)
+        factors.append(tuple(found.tolist()))
+        missed += (rows @ found - 1.0).tolist()
+    return Correction(tuple(sizes), cuts, tuple(factors), float(np.sqrt(np.mean(np.square(missed)))))
 
 
-def _factor(comparisons: Sequence[Comparison]) -> float:
-    parts = np.array([each.summed / each.whole for each in comparisons])
-    return float(np.clip(np.sum(parts) / np.sum(parts**2), LEAST_FACTOR, MOST_FACTOR))
+def _shares(comparison: Comparison, cuts: Sequence[int]) -> list[float]:
+    """[parts]: the sum of a part's layers, as a part of what the stage took in one go."""
+    first, end = comparison.first_layer, comparison.end_layer
+    return [
+        sum(comparison.layers[begin - first : stop - first]) / comparison.whole
+        if first <= begin and stop <= end
+        else 0.0
+        for begin, stop in itertools.pairwise(cuts)
+    ]
+
+
+def _factors(shares: FloatArray) -> FloatArray:
+    """[parts]. shares[stage, part]: times the factors, their sum should be 1 for each stage."""
+    sums = shares.sum(axis=1)
+    common = sums.sum() / np.square(sums).sum()
+    parts = shares.shape[1]
+    rows = np.vstack([shares, _DRAWN * np.eye(parts)])
+    wanted = np.concatenate([np.ones(len(shares)), np.full(parts, _DRAWN * common)])
+    found: FloatArray = np.clip(np.linalg.lstsq(rows, wanted, rcond=None)[0], LEAST_FACTOR, MOST_FACTOR)
+    return found
 
 
 def _bytes(model: ModelCosts, first: int, end: int, samples: int) -> int:

@@ -1,7 +1,7 @@
 """Times one layer's forward and backward at a few batch sizes, as far as memory and patience go.
 
     warm-up | forward backward | forward backward | ...   medians of each
-              \\_ 3 pairs at least, 20 ms of the processor at least; one pair where a pair takes long _/
+              \\_ 3 pairs at least, 20 ms of the processor at least; two where a pair takes long _/
 
 Which batch sizes is decided as the curve shows (batch_choice.py); where the processor stalls, CPU seconds count (repeats.py).
 The gradients of parameters are summed over the repeats, as a round sums them over its micro-batches.
@@ -27,7 +27,8 @@ from .repeats import Stretch, typical
 LEAST_REPEATS = 3
 MOST_REPEATS = 100
 SHORTEST_TOTAL_SECONDS = 0.02  # of the processor
-STEADY_SECONDS = 0.1  # of the processor for one pair: so long that one measurement after the warm-up says it
+STEADY_SECONDS = 0.1  # of the processor for one pair: so long that few measurements after the warm-up say it
+LEAST_STEADY_REPEATS = 2
 # A step up by more than this factor must leave so many times the room that is expected: small batches tell little of it.
 LONG_STEP, LONG_STEP_MARGIN = 4, 2
 _SEED = 0
@@ -166,14 +167,14 @@ def _time_batch(module: StageModule, batch_size: int, *, stretch: Stretch, check
     pairs: list[_Pair] = []
     computed = 0.0
     steady = _cpu(warm_up) >= STEADY_SECONDS
-    while len(pairs) < (1 if steady else LEAST_REPEATS) or (
+    while len(pairs) < (LEAST_STEADY_REPEATS if steady else LEAST_REPEATS) or (
         computed < SHORTEST_TOTAL_SECONDS and len(pairs) < MOST_REPEATS
     ):
         check_halt()
         pairs.append(_time_pair(module, batch_size, inputs))
         computed += _cpu(pairs[-1])
         stretch.add(pairs[-1].forward[0] + pairs[-1].backward[0], _cpu(pairs[-1]))
-    if len(pairs) == 1 and _cpu(pairs[0]) > _cpu(warm_up):
+    if steady and max(map(_cpu, pairs)) > _cpu(warm_up):
         pairs.append(warm_up)  # slower than the first one, which also took the memory: something was in the way
     by_processor = module.device.type == "cpu" and stretch.is_stalled
     clock, factor = (1, stretch.factor) if by_processor else (0, 1.0)

@@ -54,15 +54,9 @@ def alone(bed: EmulatedLan, device: str, model: str, *, folder: Path) -> dict[st
     """What one device does by itself: samples_per_second at its best micro_batch, a step after each."""
     best: dict[str, float] = {"samples_per_second": 0.0}
     for micro_batch in MICRO_BATCHES:
-        settings = PeerSettings("single_device", [device], micro_batch)
-        words = settings.words(model, micro_batch, rounds=1000, seconds=ALONE_SECONDS)
-        done = run_peer(
-            bed, settings.script, [device], *words, folder=folder / str(micro_batch), limit_seconds=_LIMIT_SECONDS
-        )
-        if done.problem:
-            say(f"{device} alone, {micro_batch} at once: {done.problem}")
+        rate = rate_alone(bed, device, model, micro_batch=micro_batch, folder=folder / str(micro_batch))
+        if rate is None:
             break
-        rate = micro_batch * len(done.round_seconds) / sum(done.round_seconds)
         if rate > best["samples_per_second"]:
             best = {"samples_per_second": rate, "micro_batch": micro_batch}
         elif rate < ALONE_SLOWER * best["samples_per_second"]:
@@ -70,6 +64,17 @@ def alone(bed: EmulatedLan, device: str, model: str, *, folder: Path) -> dict[st
     if not best["samples_per_second"]:
         raise RuntimeError(f"{device} can't train {model} by itself")
     return best
+
+
+def rate_alone(bed: EmulatedLan, device: str, model: str, *, micro_batch: int, folder: Path) -> float | None:
+    """Samples per second of one device that trains by itself; None, and why on standard error, where it can't."""
+    settings = PeerSettings("single_device", [device], micro_batch)
+    words = settings.words(model, micro_batch, rounds=1000, seconds=ALONE_SECONDS)
+    done = run_peer(bed, settings.script, [device], *words, folder=folder, limit_seconds=_LIMIT_SECONDS)
+    if done.problem:
+        say(f"{device} alone, {micro_batch} at once: {done.problem}")
+        return None
+    return micro_batch * len(done.round_seconds) / sum(done.round_seconds)
 
 
 class PeerTuner:

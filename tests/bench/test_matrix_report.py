@@ -20,7 +20,10 @@ def document() -> dict[str, Any]:
         "cell": "C-100-x",
         "mini_batch": 100,
         "device_classes": ["0.6", "0.12", "0.12"],
-        "alone": {"0.6": {"samples_per_second": 60.0}, "0.12": {"samples_per_second": 20.0}},
+        "alone": {
+            "0.6": {"samples_per_second": 60.0, "beside_others": 40.0},
+            "0.12": {"samples_per_second": 20.0, "beside_others": 20.0},
+        },
         "plans": {"edgeswarm": {}, "asteroid": {}, "gpipe": {}},
         "same_plan_as": {"dapple": "edgeswarm"},
         "peers": {"DDP": {}, "single": {}, "1F1B": {}},
@@ -49,7 +52,7 @@ def test_rates_and_ratios_are_medians_over_the_repeats() -> None:
 def test_what_is_within_the_noise_reads_equal() -> None:
     table = peers_table([read_cell(document())])
     assert table.rows == [
-        ("C-100-x", "50.0", "0.50", "5%", "2.00", "2.00", "equal (1.00)", "out of memory on nano-1"),
+        ("C-100-x", "50.0", "0.50", "0.62", "5%", "2.00", "2.00", "equal (1.00)", "out of memory on nano-1"),
     ]
     assert table.verdicts == [("C-100-x: 1.00 times single", False)]
 
@@ -69,7 +72,8 @@ def test_a_cell_without_our_runs_is_not_yet_there() -> None:
 
 def test_a_page_with_a_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    page = write_page([read_cell(document())], tmp_path).read_text()
+    cells = [read_cell(document())]
+    page = write_page(cells, [peers_table(cells)], tmp_path).read_text()
     assert "| C-100-x | 50.0 | 0.50 |" in page
     assert "**does not hold**: C-100-x: 1.00 times single" in page
     assert (tmp_path / "matrix.png").read_bytes()[1:4] == b"PNG"

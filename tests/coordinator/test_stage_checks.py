@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeswarm.profile import LayerCosts, ModelCosts
-from edgeswarm_coordinator.stage_checks import Comparison, learn_correction, stages_to_check
+from edgeswarm_coordinator.stage_checks import Comparison, Correction, learn_correction, stages_to_check
 
 
 def model(flops: list[float], *, param_bytes: int = 100, saved_bytes: int = 10) -> ModelCosts:
@@ -16,46 +19,98 @@ def model(flops: list[float], *, param_bytes: int = 100, saved_bytes: int = 10) 
     return ModelCosts(input_bytes=4, layers=tuple(layers))
 
 
-def test_halves_by_computing_and_the_whole() -> None:
-    found = stages_to_check(model([4e6, 1e6, 1e6, 1e6]), largest_batch=256, memory_bytes=10**9)
-    assert [(stage.first_layer, stage.end_layer) for stage in found] == [(0, 1), (1, 4), (0, 4)]
-    assert {stage.batch_sizes for stage in found} == {(4, 32)}
+def spans(costs: ModelCosts, *, memory_bytes: int = 10**9) -> list[tuple[int, int]]:
+    found = stages_to_check(costs, largest_batch=256, memory_bytes=memory_bytes)
+    return [(stage.first_layer, stage.end_layer) for stage in found]
+
+
+def test_parts_by_computing_and_the_whole() -> None:
+    assert spans(model([1e6] * 8)) == [(0, 2), (2, 4), (4, 6), (6, 8), (0, 8)]
+    # What computes more is in a smaller part; a part of one layer is left out, the third one here.
+    assert spans(model([9e6, 9e6, *[1e6] * 8])) == [(0, 2), (3, 7), (7, 10), (0, 10)]
+    found = stages_to_check(model([1e6] * 8), largest_batch=16, memory_bytes=10**9)
+    assert {stage.batch_sizes for stage in found} == {(4, 16)}
 
 
 def test_nothing_larger_than_half_of_the_memory() -> None:
-    costs = model([1e6] * 4)
-    # The whole: 2 x 400 bytes of parameters and gradients, 4 x 40 saved; a half takes half of it.
-    assert [s.end_layer - s.first_layer for s in stages_to_check(costs, largest_batch=8, memory_bytes=1920)] == [
-        2,
-        2,
-        4,
-    ]
-    assert [s.end_layer - s.first_layer for s in stages_to_check(costs, largest_batch=8, memory_bytes=1919)] == [2, 2]
-    assert stages_to_check(costs, largest_batch=8, memory_bytes=959) == ()
-    assert stages_to_check(model([1e6, 1e6]), largest_batch=8, memory_bytes=10**9) == ()
+    costs = model([1e6] * 8)
+    # The whole: 2 x 800 bytes of parameters and gradients, 4 x 80 saved; a quarter takes a quarter of it.
+    assert spans(costs, memory_bytes=3840)[-1] == (0, 8)
+    assert spans(costs, memory_bytes=3839) == [(0, 2), (2, 4), (4, 6), (6, 8)]
+    assert spans(costs, memory_bytes=959) == []
+    assert spans(model([1e6, 1e6])) == []
 
 
-@given(st.floats(0.6, 1.9), st.floats(0.6, 1.9), st.lists(st.floats(0.01, 1.0), min_size=1, max_size=6))
-def test_the_factors_are_found_again(small: float, large: float, summed: list[float]) -> None:
+def compared(size: int, first: int, layers: Sequence[float], factors: Sequence[float]) -> Comparison:
+    whole = sum(seconds * factor for seconds, factor in zip(layers, factors, strict=True))
+    return Comparison(first, size, tuple(layers), whole)
+
+
+@given(
+    st.floats(0.7, 1.8),
+    st.floats(0.7, 1.8),
+    st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4),
+)
+def test_a_common_factor_is_found_again(small: float, large: float, layers: list[float]) -> None:
     found = learn_correction(
-        [Comparison(size, each, factor * each) for size, factor in ((4, small), (32, large)) for each in summed]
+        [
+            compared(size, first, layers[first:end], [factor] * (end - first))
+            for size, factor in ((4, small), (32, large))
+            for first, end in ((0, 2), (2, 4), (0, 4))
+        ]
     )
-    assert found.factor(4) == pytest.approx(small, rel=1e-6)
-    assert found.factor(32) == pytest.approx(large, rel=1e-6)
-    assert found.relative_error == pytest.approx(0.0, abs=1e-9)
-    assert found.factor(1) == found.factor(4)
-    assert found.factor(500) == found.factor(32)
-    assert min(small, large) * 0.999 <= found.factor(11) <= max(small, large) * 1.001
+    assert found.of_layers(4, 4) == pytest.approx([small] * 4, rel=1e-6)
+    assert found.of_layers(32, 4) == pytest.approx([large] * 4, rel=1e-6)
+    assert found.relative_error == pytest.approx(0.0, abs=1e-6)
+    assert found.of_layers(1, 4) == pytest.approx(found.of_layers(4, 4))
+    assert found.of_layers(500, 4) == pytest.approx(found.of_layers(32, 4))
+    between = found.of_layers(11, 4)[0]
+    assert min(small, large) * 0.999 <= between <= max(small, large) * 1.001
 
 
-@given(st.lists(st.builds(Comparison, st.integers(1, 64), st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), max_size=8))
+def test_each_part_has_a_factor_of_its_own() -> None:
+    layers, factors = [1.0, 1.0, 1.0, 1.0], [0.9, 0.9, 1.2, 1.2]
+    found = learn_correction(
+        [
+            compared(4, 0, layers[:2], factors[:2]),
+            compared(4, 2, layers[2:], factors[2:]),
+            compared(4, 0, layers, factors),
+        ]
+    )
+    assert found.cuts == (0, 2, 4)
+    first, _, _, last = found.of_layers(4, 4)
+    # Drawn a little to what is common, since a single measurement may be wrong.
+    assert 0.9 < first < 0.93
+    assert 1.15 < last < 1.2
+    assert 0 < found.relative_error < 0.03
+
+
+def test_layers_outside_of_all_parts_go_with_the_nearest() -> None:
+    found = Correction((8,), (1, 2, 4), ((0.8, 1.3),))
+    assert found.of_layers(8, 6) == pytest.approx([0.8, 0.8, 1.3, 1.3, 1.3, 1.3])
+
+
+@given(
+    st.lists(
+        st.builds(
+            Comparison,
+            st.integers(0, 3),
+            st.integers(1, 64),
+            st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=4).map(tuple),
+            st.floats(1e-6, 1e3),
+        ),
+        max_size=8,
+    )
+)
 def test_a_correction_stays_plausible_whatever_was_measured(comparisons: list[Comparison]) -> None:
     found = learn_correction(comparisons)
-    assert all(0.5 <= found.factor(size) <= 2.0 for size in (1, 8, 300))
+    for size in (1, 8, 300):
+        factors = found.of_layers(size, 7)
+        assert np.all((factors >= 0.5) & (factors <= 2.0))
 
 
 def test_what_the_stages_disagree_about_is_its_error() -> None:
-    found = learn_correction([Comparison(8, 1.0, 1.1), Comparison(8, 1.0, 1.3)])
-    assert 1.1 < found.factor(8) < 1.3
+    found = learn_correction([Comparison(0, 8, (1.0,), 1.1), Comparison(0, 8, (1.0,), 1.3)])
+    assert 1.1 < found.of_layers(8, 1)[0] < 1.3
     assert 0.05 < found.relative_error < 0.15
-    assert learn_correction([]).factor(8) == 1.0
+    assert learn_correction([]).of_layers(8, 2).tolist() == [1.0, 1.0]

@@ -1,0 +1,135 @@
+"""What edgeswarm's rounds used in each cell beside time: bytes, processor outside of the model, memory; and what was predicted.
+
+By a cell's document, whose plans, instance and runs say it all. Pure.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.matrix_report import AGAIN, OURS
+from bench.measuring import Report
+from edgeswarm.plan import Plan
+from edgeswarm.profile_json import instance_from_json
+from edgeswarm_coordinator.simulator.simulate import simulate
+
+MOST_BYTES_OFF = 0.02
+MOST_OUTSIDE = 0.06  # of a worker's CPU seconds, for the cell and the class below
+OUTSIDE_CELL_MODEL, OUTSIDE_CELL_MBPS, OUTSIDE_CLASS = "mobilenet_v2", "100", "nano"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Of edgeswarm's own plan in one cell.
+
+    predicted_seconds, measured_seconds: of a round; the latter a median over all its rounds. planned_bytes, sent_bytes: by all
+    devices in a round. outside: by device, which part of its CPU seconds was not the model's own operations.
+    outside_seconds_per_sample: CPU seconds of all devices. peak_bytes, predicted_bytes: by device. peer_cpu_seconds_per_sample:
+    by peer, all its CPU seconds; our_cpu_seconds_per_sample: ours, all.
+    """
+
+    cell: str
+    predicted_seconds: float
+    measured_seconds: float
+    planned_bytes: float
+    sent_bytes: float
+    outside: Mapping[str, float]
+    outside_seconds_per_sample: float
+    our_cpu_seconds_per_sample: float
+    peer_cpu_seconds_per_sample: Mapping[str, float]
+    peak_bytes: Mapping[str, int]
+    predicted_bytes: Mapping[str, int]
+
+    @property
+    def bytes_off(self) -> float:
+        """0.01: a hundredth more than the plan says was sent."""
+        return self.sent_bytes / self.planned_bytes - 1 if self.planned_bytes else 0.0
+
+
+def read_resources(document: Mapping[str, Any]) -> Resources | None:
+    """None where our plan has not run yet."""
+    runs = [run for run in document["runs"] if run["method"] in (OURS, OURS + AGAIN) and "round_seconds" in run]
+    if not runs:
+        return None
+    plan = Plan.from_json(document["plans"][OURS])
+    assert plan.predicted is not None
+    planned = simulate(instance_from_json(document["instance"]), plan).sent_bytes
+    mini_batch = document["mini_batch"]
+
+    def mean(device: str, what: str) -> float:
+        return statistics.mean(float(run["devices"][device][what]) for run in runs)
+
+    cpu = {device: mean(device, "cpu_seconds") for device in plan.devices}
+    outside = {device: cpu[device] - mean(device, "model_cpu_seconds") for device in plan.devices}
+    peers: dict[str, list[float]] = {}
+    for run in document["runs"]:
+        if run["method"] in document["peers"] and "round_seconds" in run:
+            used = sum(device["cpu_seconds"] for device in run["devices"].values())
+            peers.setdefault(run["method"], []).append(used / mini_batch)
+    return Resources(
+        cell=document["cell"],
+        predicted_seconds=plan.predicted.round_seconds,
+        measured_seconds=statistics.median(seconds for run in runs for seconds in run["round_seconds"]),
+        planned_bytes=sum(planned.values()),
+        sent_bytes=sum(mean(device, "sent_bytes") for device in plan.devices),
+        outside={device: outside[device] / cpu[device] for device in plan.devices},
+        outside_seconds_per_sample=sum(outside.values()) / mini_batch,
+        our_cpu_seconds_per_sample=sum(cpu.values()) / mini_batch,
+        peer_cpu_seconds_per_sample={peer: statistics.median(found) for peer, found in peers.items()},
+        peak_bytes={device: max(run["devices"][device]["peak_bytes"] for run in runs) for device in plan.devices},
+        predicted_bytes=dict(plan.predicted.memory_bytes),
+    )
+
+
+def resources_table(found: Sequence[Resources]) -> Report:
+    """A row a cell; devices of one class are shown by the one that is worst."""
+    report = Report(
+        title="What edgeswarm's rounds used",
+        how=(
+            "Of edgeswarm's own plan. Bytes: sent by all devices in a round, beside what the plan says must move. Outside of "
+            "the model: CPU seconds of a worker that are not its layers' and its optimizer's, as a part of all, and CPU "
+            "milliseconds a sample over all devices. CPU: milliseconds a sample over all devices, in brackets the peers'. "
+            "Memory: the largest peak, and how the prediction stood to each device's peak. Nothing here has a sensor for energy."
+        ),
+        columns=(
+            *("cell", "predicted", "measured", "error", "MB sent", "beside the plan", "outside of the model"),
+            *("outside, ms", "CPU, ms", "peak", "memory predicted"),
+        ),
+    )
+    for cell in found:
+        error = cell.predicted_seconds / cell.measured_seconds - 1
+        memory = [cell.predicted_bytes[device] / peak - 1 for device, peak in cell.peak_bytes.items()]
+        worst = _worst_of_classes(cell.outside)
+        peers = ", ".join(f"{peer} {1e3 * used:.1f}" for peer, used in cell.peer_cpu_seconds_per_sample.items())
+        report.rows.append((
+            *(cell.cell, f"{cell.predicted_seconds:.2f} s", f"{cell.measured_seconds:.2f} s", f"{error:+.1%}"),
+            *(f"{cell.sent_bytes / 1e6:.1f}", f"{cell.bytes_off:+.2%}"),
+            ", ".join(f"{kind} {part:.0%}" for kind, part in worst.items()),
+            f"{1e3 * cell.outside_seconds_per_sample:.2f}",
+            f"{1e3 * cell.our_cpu_seconds_per_sample:.1f}" + (f" ({peers})" if peers else ""),
+            f"{max(cell.peak_bytes.values()) / 2**20:.0f} MiB",
+            f"{min(memory):+.0%} to {max(memory):+.0%}",
+        ))  # fmt: skip
+        report.expect(
+            f"{cell.cell}: bytes {cell.bytes_off:+.2%} beside the plan", abs(cell.bytes_off) <= MOST_BYTES_OFF
+        )
+        _, mbps, model = cell.cell.split("-")
+        if (model, mbps) == (OUTSIDE_CELL_MODEL, OUTSIDE_CELL_MBPS) and OUTSIDE_CLASS in worst:
+            part = worst[OUTSIDE_CLASS]
+            report.expect(
+                f"{cell.cell}: {part:.1%} of a {OUTSIDE_CLASS}'s CPU outside of the model", part <= MOST_OUTSIDE
+            )
+        report.data[cell.cell] = {"error": error, "bytes_off": cell.bytes_off, "outside": dict(cell.outside)}
+    return report
+
+
+def _worst_of_classes(outside: Mapping[str, float]) -> dict[str, float]:
+    """By class, the name without its number: the largest part."""
+    worst: dict[str, float] = {}
+    for device, part in outside.items():
+        kind = device.rsplit("-", 1)[0]
+        worst[kind] = max(part, worst.get(kind, 0.0))
+    return worst

@@ -1,0 +1,74 @@
+"""Bytes, processor and memory of edgeswarm's rounds, read off a cell's document."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bench.matrix_resources import read_resources, resources_table
+from edgeswarm.profile_json import instance_to_json
+from edgeswarm_coordinator.planner.planners import make_plan
+from edgeswarm_coordinator.simulator.simulate import simulate
+from tests.coordinator.planner.instances import make_instance
+
+CELL = "C-100-mobilenet_v2"
+
+
+def document(sent_factor: float = 1.0) -> dict[str, Any]:
+    made = make_instance(memory_bytes=[10**6, 10**6])
+    instance = replace(
+        made,
+        devices=tuple(
+            replace(device, name=name) for device, name in zip(made.devices, ("nx-1", "nano-1"), strict=True)
+        ),
+    )
+    plan = make_plan(instance, "pipeline")
+    sent = simulate(instance, plan).sent_bytes
+    assert plan.predicted is not None
+    devices = {
+        name: {
+            "peak_bytes": round(plan.predicted.memory_bytes[name] / 1.05),
+            "cpu_seconds": 4.0,
+            "model_cpu_seconds": 3.0 if name == "nano-1" else 3.92,
+            "sent_bytes": sent_factor * sent[name],
+        }
+        for name in plan.devices
+    }
+    seconds = plan.predicted.round_seconds
+    return {
+        "cell": CELL,
+        "mini_batch": 16,
+        "instance": instance_to_json(instance),
+        "plans": {"edgeswarm": plan.to_json()},
+        "peers": {"DDP": {}},
+        "runs": [
+            {"method": "edgeswarm", "round_seconds": [2 * seconds, 2 * seconds], "devices": devices},
+            {"method": "DDP", "round_seconds": [9.0], "devices": {"nx-1": {"cpu_seconds": 16.0}}},
+        ],
+    }
+
+
+def test_what_a_cell_used() -> None:
+    found = read_resources(document())
+    assert found is not None
+    assert found.measured_seconds == pytest.approx(2 * found.predicted_seconds)
+    assert found.bytes_off == pytest.approx(0.0)
+    assert found.outside == {"nx-1": pytest.approx(0.02), "nano-1": pytest.approx(0.25)}
+    assert found.outside_seconds_per_sample == pytest.approx(1.08 / 16)
+    assert found.peer_cpu_seconds_per_sample == {"DDP": pytest.approx(1.0)}
+
+
+def test_what_does_not_hold_is_said() -> None:
+    table = resources_table([found for found in [read_resources(document(1.05))] if found is not None])
+    assert table.rows[0][:4] == (CELL, *table.rows[0][1:3], "-50.0%")
+    assert table.rows[0][6] in ("nx 2%, nano 25%", "nano 25%, nx 2%")
+    assert table.verdicts == [
+        (f"{CELL}: bytes +5.00% beside the plan", False),
+        (f"{CELL}: 25.0% of a nano's CPU outside of the model", False),
+    ]
+
+
+def test_a_cell_that_has_not_run() -> None:
+    assert read_resources({**document(), "runs": []}) is None
