@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import statistics
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.testbed.bed import SPEED_LOGS
 from bench.testbed.cluster import BedCluster
+from bench.testbed.speed import slowness
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
-from edgeswarm_coordinator.events import PROFILE_LAYERS, Event, StepDone
+from edgeswarm_coordinator.events import PROFILE_LAYERS, Event, RoundDone, StepDone
 
 JOBS = Path(__file__).parent / "jobs"
 AGAIN = "again"
+_JOB = "from paper_models import make_job\n\njob = make_job({model!r}, rounds={rounds}, batch_size={batch_size}, data={data!r})\n"
 FIRST_ROUNDS = 2  # which begin with cold memory and unfilled buffers
+# Of a processor (bench/testbed/speed.py): beyond it a round says more of the machine's other tenants than of its plan.
+MOST_SLOWNESS = 1.1
+LEAST_QUIET_ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,16 @@ class Cell:
         return path.exists() and bool(json.loads(path.read_text())["complete"])
 
 
+def written_job(folder: Path, model: str, *, rounds: int, batch_size: int, data: str = "local") -> Path:
+    """A job like the one in bench/jobs, of so many rounds and samples each; the same file where it is there already."""
+    path = folder / "job.py"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(JOBS / "paper_models.py", folder)
+        path.write_text(_JOB.format(model=model, rounds=rounds, batch_size=batch_size, data=data))
+    return path
+
+
 def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[PlanningInstance, dict[str, float]]:
     """Profiles one class of devices after the other, each while the other devices compute as in a training.
 
@@ -104,9 +122,17 @@ def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) ->
     folder.mkdir()
     plan_path = folder / "plan.json"
     plan_path.write_text(json.dumps(plan.to_json()))
+    ends: list[float] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, RoundDone):
+            ends.append(time.monotonic())
+
     told: dict[str, Any] = {"document": plan.to_json(), "predicted_seconds": plan.predicted.round_seconds}
     try:
-        result = train(replace(options, plan_path=plan_path, output=folder / "result"), folders=cluster.folders)
+        result = train(
+            replace(options, plan_path=plan_path, output=folder / "result"), folders=cluster.folders, listener=listen
+        )
     except EdgeswarmError as error:
         return {**told, "error": f"{error.code.value}: {error.message}"}
     rounds = result.metrics["rounds"]
@@ -114,11 +140,27 @@ def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) ->
     return {
         **told,
         "round_seconds": [done["seconds"] for done in rounds],
+        "slowness": [slowness(SPEED_LOGS, end - done["seconds"], end) for done, end in zip(rounds, ends, strict=True)],
         "parts": rounds[-1]["parts"],
         "peak_bytes": peaks,
         "predicted_bytes": dict(plan.predicted.memory_bytes),
     }
 
 
+def counted_rounds(run_told: dict[str, Any]) -> list[float]:
+    """Seconds of the rounds that count: neither the first ones, nor those in which the machine was slow with something else.
+
+    Where too few are left, those of the least slowness.
+    """
+    seconds = run_told["round_seconds"][FIRST_ROUNDS:]
+    slownesses = [each or 1.0 for each in run_told.get("slowness", [1.0] * len(run_told["round_seconds"]))][
+        FIRST_ROUNDS:
+    ]
+    by_slowness = sorted(zip(slownesses, seconds, strict=True))
+    quiet = [taken for slow, taken in by_slowness if slow <= MOST_SLOWNESS]
+    return quiet if len(quiet) >= LEAST_QUIET_ROUNDS else [taken for _, taken in by_slowness[:LEAST_QUIET_ROUNDS]]
+
+
 def measured_seconds(run_told: dict[str, Any]) -> float:
-    return float(statistics.median(run_told["round_seconds"][FIRST_ROUNDS:]))
+    """Of a run: the median of the rounds that count."""
+    return statistics.median(counted_rounds(run_told))

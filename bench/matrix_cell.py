@@ -3,6 +3,7 @@
     bed up --> profiles, plans --> each class of device alone --> peers' best settings --+
                                                                                          v
               for each repeat:  edgeswarm | comparison planners' plans | DDP | 1F1B | single device
+                                edgeswarm, all samples new and from a hub whose link is as slow as the others
 
 One JSON file a cell, written after each step and each run: what was broken off goes on where it was, with the same profiles,
 plans and settings, on a new bed. Devices have their short names in it.
@@ -19,15 +20,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bench.cell import JOBS, Cell, profile_in_turn
+from bench.cell import Cell, profile_in_turn, written_job
+from bench.matrix_report import AGAIN, OURS, SERVED
 from bench.measured_ablations import with_names
 from bench.measuring import say
 from bench.peers.launch import PeerRun, run_peer
 from bench.peers.settings import PeerSettings, PeerTuner, alone, rate_alone
+from bench.testbed import links
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
-from bench.testbed.links import HUB_ADDRESS
+from bench.testbed.links import HUB, HUB_ADDRESS
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile_json import instance_to_json
@@ -39,8 +42,8 @@ FORMAT = "edgeswarm-matrix/1"
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
 PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
 WARM_UP_ROUNDS, ROUNDS, LEAST_ROUNDS, SECONDS = 2, 10, 3, 90.0
+SERVED_ROUNDS = 4
 _LIMIT_SECONDS = 900.0
-_JOB = "from paper_models import make_job\n\njob = make_job({model!r}, rounds={rounds}, batch_size={batch_size})\n"
 
 
 class CellMeasurement:
@@ -63,7 +66,7 @@ class CellMeasurement:
         done = {(run["repeat"], run["method"]) for run in self.document["runs"]}
         methods = [*self.document["plans"], *self.document["peers"]]
         # The same setting once more in each repeat: its distance from the first is the noise.
-        turns = [*methods, f"{methods[0]}, again"]
+        turns = [*methods, OURS + AGAIN, SERVED]
         return [(repeat, name) for repeat in range(self._repeats) for name in turns if (repeat, name) not in done]
 
     def run(self) -> None:
@@ -84,8 +87,10 @@ class CellMeasurement:
                 self._keep(peers={name: asdict(peer) for name, peer in on_bed.tuned_peers(speeds).items()})
             for repeat, name in self.missing():
                 say(f"{self.cell.name}: {name}, repeat {repeat + 1} of {self._repeats}")
-                method = name.removesuffix(", again")
-                if method in self.document["plans"]:
+                method = name.removesuffix(AGAIN)
+                if name == SERVED:
+                    told = on_bed.train_served()
+                elif method in self.document["plans"]:
                     told = on_bed.train(Plan.from_json(self.document["plans"][method]))
                 else:
                     told = on_bed.run_peer(PeerSettings(**self.document["peers"][method]))
@@ -139,16 +144,27 @@ class _OnBed:
         }
 
     def train(self, plan: Plan) -> dict[str, Any]:
-        """One training on edgeswarm's runtime."""
+        """One training on edgeswarm's runtime; each device has its samples."""
         assert plan.predicted is not None
         rounds = max(LEAST_ROUNDS, min(ROUNDS, math.ceil(SECONDS / plan.predicted.round_seconds)))
         folder = self._run_folder()
         folder.mkdir()
         path = folder / "plan.json"
         path.write_text(json.dumps(with_node_ids(plan, self._node_ids).to_json()))
-        options = replace(self._options(rounds=WARM_UP_ROUNDS + rounds), plan_path=path, output=folder / "result")
+        return self._trained(replace(self._options(rounds=WARM_UP_ROUNDS + rounds), plan_path=path), folder)
+
+    def train_served(self) -> dict[str, Any]:
+        """A first epoch as a user has it: planned for it, every sample fetched from a hub that is no faster than the devices."""
+        folder = self._run_folder()
+        links.limit(HUB, self._cell.mbps)
         try:
-            result = train(options, folders=self._cluster.folders)
+            return self._trained(self._options(rounds=WARM_UP_ROUNDS + SERVED_ROUNDS, data="served"), folder)
+        finally:
+            links.limit(HUB, None)
+
+    def _trained(self, options: TrainOptions, folder: Path) -> dict[str, Any]:
+        try:
+            result = train(replace(options, output=folder / "result"), folders=self._cluster.folders)
         except EdgeswarmError as error:
             return {"problem": f"{error.code.value}: {error.message}"}
         done = result.metrics["rounds"][WARM_UP_ROUNDS:]
@@ -223,16 +239,12 @@ class _OnBed:
             },
         }
 
-    def _options(self, *, rounds: int) -> TrainOptions:
+    def _options(self, *, rounds: int, data: str = "local") -> TrainOptions:
         """Of a job of so many rounds, which is written for it."""
-        folder = self._cluster.folder / f"job-{rounds}"
-        if not folder.exists():
-            folder.mkdir()
-            shutil.copy(JOBS / "paper_models.py", folder)
-            (folder / "job.py").write_text(
-                _JOB.format(model=self._cell.model, rounds=rounds, batch_size=MINI_BATCH[self._cell.model])
-            )
-        return TrainOptions(job_path=folder / "job.py", discovery=self._cluster.discovery(), listen_address=HUB_ADDRESS)
+        batch_size = MINI_BATCH[self._cell.model]
+        folder = self._cluster.folder / f"job-{data}-{rounds}"
+        job = written_job(folder, self._cell.model, rounds=rounds, batch_size=batch_size, data=data)
+        return TrainOptions(job_path=job, discovery=self._cluster.discovery(), listen_address=HUB_ADDRESS)
 
     def _run_folder(self) -> Path:
         self._runs += 1

@@ -17,6 +17,7 @@ from bench.measuring import Report
 
 OURS = "edgeswarm"
 AGAIN = ", again"
+SERVED = "edgeswarm, first epoch served"
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,11 @@ class CellResult:
         found = list(self.rates.get(method, {}).values())
         return statistics.median(found) if found else None
 
-    def speed_up(self, other: str) -> float | None:
-        """Ours by the other's rate."""
-        if other == OURS:
+    def speed_up(self, other: str, *, of: str = OURS) -> float | None:
+        """Ours, or that of one of our own methods, by the other's rate."""
+        if other == of:
             return 1.0
-        found = self._ratios(OURS, other)
+        found = self._ratios(of, other)
         return statistics.median(found) if found else None
 
     @property
@@ -120,23 +121,27 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
         if ours is None:
             report.rows.append((cell.cell, cell.problems.get(OURS, "not yet"), *[""] * (len(report.columns) - 2)))
             continue
-        beside = [
-            cell.problems[peer]
-            if peer in cell.problems and cell.speed_up(peer) is None
-            else cell.shown(cell.speed_up(peer))
-            for peer in peers
-        ]
-        noise = "" if cell.noise is None else f"{cell.noise:.0%}"
-        report.rows.append((
-            *(cell.cell, f"{ours:.1f}", f"{ours / cell.ideal:.2f}", f"{ours / cell.ideal_beside:.2f}"),
-            *(noise, f"{cell.worst_rounds[OURS]:.2f}"),
-            *beside,
-        ))  # fmt: skip
+        report.rows.append(_beside_peers(cell, OURS, peers))
+        if SERVED in cell.rates:
+            report.rows.append(_beside_peers(cell, SERVED, peers))
         best = cell.best_peer
         if best is not None and (ratio := cell.speed_up(best)) is not None:
             report.expect(f"{cell.cell}: {ratio:.2f} times {best}", ratio > 1 + (cell.noise or 0.0))
         report.data[cell.cell] = {"samples_per_second": ours, "of_ideal": ours / cell.ideal, "noise": cell.noise}
     return report
+
+
+def _beside_peers(cell: CellResult, method: str, peers: Sequence[str]) -> tuple[str, ...]:
+    """A row for one of our own methods. Peers that failed say why."""
+    rate = cell.rate(method)
+    assert rate is not None
+    ratios = {peer: cell.speed_up(peer, of=method) for peer in peers}
+    return (
+        cell.cell if method == OURS else method.replace(OURS, cell.cell),
+        *(f"{rate:.1f}", f"{rate / cell.ideal:.2f}", f"{rate / cell.ideal_beside:.2f}"),
+        *("" if cell.noise is None else f"{cell.noise:.0%}", f"{cell.worst_rounds[method]:.2f}"),
+        *(cell.problems.get(peer, "") if ratio is None else cell.shown(ratio) for peer, ratio in ratios.items()),
+    )
 
 
 def plans_table(cells: Sequence[CellResult]) -> Report:

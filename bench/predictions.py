@@ -2,15 +2,15 @@
 
     python -m bench.predictions --folder DIR --cell C:100:mobilenet_v2
     python -m bench.predictions --folder DIR --all          the cells of CELLS, those that aren't there yet
-    python -m bench.predictions --folder DIR --report       the table of what is there
-    python -m bench.predictions --folder DIR --report --predict-again   what was measured then, as it is fitted now
+    python -m bench.predictions --folder DIR --report       the table of what is there, as it is fitted and simulated now
 
     profile --> plans --> [plan 1, plan 2, ... trained once each --> profile] x repeats
 
 A cell is an environment, a rate of its links and a model. A few plans, good ones and bad ones, are trained in turns, since the
-machine's speed drifts from minute to minute; the devices are profiled anew between the turns, and a turn is judged by the two
-profilings around it. Peak memory: of each worker, anonymous and tmpfs, the largest seen. One JSON file a cell, written after
-each run; a cell that was broken off counts as far as it came, and is begun anew.
+machine's speed drifts from minute to minute; the devices are profiled anew after each turn, and what counts of a curve is the
+median over the profilings. Of rounds those count in which the machine was not slow with something else. Peak memory: of each
+worker, anonymous and tmpfs, the largest seen. One JSON file a cell, written after each run; a cell that was broken off counts
+as far as it came, and is begun anew.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from bench.cell import Cell, profile_in_turn, run
 from bench.measuring import say
 from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
 from bench.predictions_report import report
-from bench.testbed.bed import EmulatedLan
+from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
 from bench.testbed.links import HUB_ADDRESS
+from bench.testbed.speed import slowness
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
@@ -110,7 +111,7 @@ def measure(cell: Cell, folder: Path, *, planners: Sequence[str] = PLANS, repeat
     with EmulatedLan(environment) as bed, BedCluster(bed, folder=cell.work(folder)) as cluster:
         options = TrainOptions(job_path=cell.job, discovery=cluster.discovery(), listen_address=HUB_ADDRESS)
         document: dict[str, Any] = {
-            "format": "edgeswarm-predictions/2",
+            "format": "edgeswarm-predictions/3",
             "cell": cell.name,
             "when": time.strftime("%Y-%m-%d %H:%M:%S"),
             "profilings": [],
@@ -122,9 +123,11 @@ def measure(cell: Cell, folder: Path, *, planners: Sequence[str] = PLANS, repeat
         def profile() -> PlanningInstance:
             say(f"{cell.name}: profiles")
             shutil.rmtree(cluster.folders.cache_dir, ignore_errors=True)
+            begin = time.monotonic()
             instance, seconds = profile_in_turn(cluster, options)
+            slow = slowness(SPEED_LOGS, begin, time.monotonic())
             profiles = json.loads((cluster.folders.cache_dir / FILE_NAME).read_text())
-            told = {"seconds": seconds, "instance": instance_to_json(instance), "profiles": profiles}
+            told = {"seconds": seconds, "slowness": slow, "instance": instance_to_json(instance), "profiles": profiles}
             document["profilings"].append(told)
             return instance
 
@@ -150,7 +153,6 @@ def main() -> int:
     parser.add_argument("--fewer", action="store_true", help="three plans a cell, for the models that take long")
     parser.add_argument("--repeats", type=int, default=REPEATS, help=f"of each plan  [default: {REPEATS}]")
     parser.add_argument("--report", action="store_true", help="only the table")
-    parser.add_argument("--predict-again", action="store_true", help="by the curves as they are fitted now")
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -161,7 +163,7 @@ def main() -> int:
             if not cell.is_complete(given.folder):
                 planners = FEWER_PLANS if given.fewer else PLANS
                 measure(cell, given.folder, planners=planners, repeats=given.repeats)
-    table = report(given.folder, predict_again=given.predict_again)
+    table = report(given.folder)
     if given.write:
         write_into(BENCHMARKS_PAGE, "predictions", markdown_table(table.columns, table.rows))
     return table.show(as_json=given.json)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.cell import AGAIN, FIRST_ROUNDS, Cell, measured_seconds
+from bench.cell import AGAIN, FIRST_ROUNDS, MOST_SLOWNESS, Cell, counted_rounds, measured_seconds
 from bench.measuring import Report
-from bench.refit import instance_again, prepared_job
+from bench.refit import instance_again, median_profiles, prepared_job
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
@@ -27,86 +27,78 @@ MOST_MEMORY_UNDER, MOST_MEMORY_OVER = 0.03, 0.10
 
 @dataclass(frozen=True)
 class Pair:
-    """One plan of one cell, in one or several turns.
+    """One plan of one cell. predicted: seconds of a round. measured: the median over the rounds that count, of all runs.
 
-    predicted: seconds of a round for each turn, the mean of the predictions from the profilings before and after it. measured:
-    for each turn, the median over its run's rounds. memory_errors: of each device in each run, predicted against its peak.
+    medians: of each run, in seconds. memory_errors: of each device in each run, predicted against the measured peak.
     """
 
     cell: str
     plan: str
-    predicted: tuple[float, ...]
-    measured: tuple[float, ...]
+    predicted: float
+    measured: float
+    medians: tuple[float, ...]
     memory_errors: tuple[float, ...]
 
     @property
     def error(self) -> float:
-        """The mean over the turns."""
-        turns = zip(self.predicted, self.measured, strict=True)
-        return statistics.mean(predicted / measured for predicted, measured in turns) - 1
+        return self.predicted / self.measured - 1
 
     @property
     def noise(self) -> float:
         """By how much the slowest run was above the quickest."""
-        return max(self.measured) / min(self.measured) - 1
+        return max(self.medians) / min(self.medians) - 1
 
 
-def pairs_of(document: dict[str, Any], instances: list[PlanningInstance]) -> Iterator[Pair]:
-    """Of the plans that ran. instances: one for each time the devices were profiled."""
+def pairs_of(document: dict[str, Any], instance: PlanningInstance) -> Iterator[Pair]:
+    """Of the plans that ran. instance: as it is by all profilings."""
     for name, written in document["plans"].items():
         runs = [told for told in document["runs"] if told["plan"] == name and "round_seconds" in told]
         if not runs:
             continue
-        made = [with_prediction(instance, Plan.from_json(written)).predicted for instance in instances]
-        predictions = [each for each in made if each is not None]
-        assert len(predictions) == len(made)
-        # A cell that was broken off lacks the last one.
-        around = [predictions[told["repeat"] : told["repeat"] + 2] for told in runs]
+        predicted = with_prediction(instance, Plan.from_json(written)).predicted
+        assert predicted is not None
         yield Pair(
             cell=document["cell"],
             plan=name,
-            predicted=tuple(statistics.mean(each.round_seconds for each in both) for both in around),
-            measured=tuple(measured_seconds(told) for told in runs),
-            # By the first profiling, which the plan was made of.
+            predicted=predicted.round_seconds,
+            measured=statistics.median(seconds for told in runs for seconds in counted_rounds(told)),
+            medians=tuple(measured_seconds(told) for told in runs),
             memory_errors=tuple(
-                predictions[0].memory_bytes[device] / peak - 1
+                predicted.memory_bytes[device] / peak - 1
                 for told in runs
                 for device, peak in told["peak_bytes"].items()
             ),
         )
 
 
-def instances_of(document: dict[str, Any], *, again: bool = False) -> list[PlanningInstance]:
-    """As they were, or again: out of what was measured then, as it is fitted now."""
-    then = [instance_from_json(profiling["instance"]) for profiling in document["profilings"]]
-    if not again:
-        return then
-    prepared = prepared_job(Cell.named(document["cell"]).job)
-    return [
-        instance_again(instance, prepared, profiles=Profiles.from_json(profiling["profiles"]))
-        for instance, profiling in zip(then, document["profilings"], strict=True)
-    ]
+def instance_of(document: dict[str, Any]) -> PlanningInstance:
+    """Out of what was measured then, as it is fitted now; what was profiled several times by its median."""
+    profilings = document["profilings"]
+    return instance_again(
+        instance_from_json(profilings[0]["instance"]),
+        prepared_job(Cell.named(document["cell"]).job),
+        profiles=median_profiles([Profiles.from_json(profiling["profiles"]) for profiling in profilings]),
+    )
 
 
-def report(folder: Path, *, predict_again: bool = False) -> Report:
-    """The table over all cells that are there. predict_again: by the present curves; the simulator is the present one anyway."""
+def report(folder: Path, *, instance_of: Callable[[dict[str, Any]], PlanningInstance] = instance_of) -> Report:
+    """The table over all cells that are there. instance_of: of a cell's document."""
     table = Report(
         title="Predicted and measured seconds of a round",
         how=(
-            "Real agents on emulated devices, profiled, and again after each turn of training every plan once. Predicted: the "
-            "mean of the profilings before and after a turn. Measured: the median over all rounds of a run but the first "
-            f"{FIRST_ROUNDS}. Both as means over the turns, as is the error of a turn. Noise: by how much the slowest run of a "
-            "plan was above its quickest."
+            "Real agents on emulated devices, profiled before, and after each turn of training every plan once. Predicted: by "
+            "the medians of the profilings. Measured: the median over the rounds of all runs, but for the first "
+            f"{FIRST_ROUNDS} of a run and those in which the machine's processors were slow with something else (by "
+            f"{MOST_SLOWNESS - 1:.0%} or more). Noise: by how much the slowest run of a plan was above its quickest."
         ),
         columns=("cell", "plan", "predicted", "measured", "error", "runs", "noise", "memory, least to most"),
     )
     documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    found = [pair for document in documents for pair in pairs_of(document, instances_of(document, again=predict_again))]
+    found = [pair for document in documents for pair in pairs_of(document, instance_of(document))]
     for pair in found:
         table.rows.append((
-            *(pair.cell, pair.plan),
-            *(f"{statistics.mean(each):.3f}" for each in (pair.predicted, pair.measured)),
-            *(f"{pair.error:+.1%}", str(len(pair.measured)), f"{pair.noise:.1%}"),
+            *(pair.cell, pair.plan, f"{pair.predicted:.3f}", f"{pair.measured:.3f}", f"{pair.error:+.1%}"),
+            *(str(len(pair.medians)), f"{pair.noise:.1%}"),
             f"{min(pair.memory_errors):+.0%} to {max(pair.memory_errors):+.0%}",
         ))  # fmt: skip
     for document in documents:
@@ -120,12 +112,7 @@ def report(folder: Path, *, predict_again: bool = False) -> Report:
 def _expect_predictions(table: Report, found: list[Pair]) -> None:
     errors = np.array([abs(pair.error) for pair in found])
     median, most = float(np.median(errors)), float(np.quantile(errors, 0.95))
-    correlation = rank_correlation(
-        *(
-            [statistics.mean(each) for each in side]
-            for side in zip(*((p.predicted, p.measured) for p in found), strict=True)
-        )
-    )
+    correlation = rank_correlation([pair.predicted for pair in found], [pair.measured for pair in found])
     memory = [error for pair in found for error in pair.memory_errors]
     table.data = {"pairs": len(found), "median": median, "p95": most, "rank_correlation": correlation}
     table.expect(f"median error {median:.1%}, at most 8 %", median <= MOST_ERROR_MEDIAN)

@@ -4,20 +4,28 @@
                   what its coordinator had measured  --+
     bench/jobs    its model's graph  ------------------+--> the instance as it would be now
 
-For a change of the curves or of the memory model to be judged by runs that were measured before it.
+What was measured several times counts by its median. A change of the curves or of the memory model can be judged by runs that
+were measured before it.
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.device import Device
 from edgeswarm_coordinator.instance import planning_instance
 from edgeswarm_coordinator.model_facts import ModelFacts
 from edgeswarm_coordinator.preparation import PreparedModel, load, open_data, prepare
-from edgeswarm_coordinator.profile_cache import Profiles
+from edgeswarm_coordinator.process_costs import ProcessCosts
+from edgeswarm_coordinator.profile_cache import Curve, Link, Profiles
 
 
 def prepared_job(path: Path) -> PreparedModel:
@@ -42,3 +50,53 @@ def instance_again(then: PlanningInstance, prepared: PreparedModel, *, profiles:
         for device in then.devices
     ]
     return planning_instance(facts, devices=devices, profiles=profiles, name=then.name)[0]
+
+
+def median_profiles(found: Sequence[Profiles]) -> Profiles:
+    """What is in all of them, by its medians; of a curve the batch sizes that at least half of them have."""
+    merged = Profiles()
+    for key in set.intersection(*(set(profiles.curves) for profiles in found)):
+        merged.curves[key] = _median_curve([profiles.curves[key] for profiles in found])
+    for device in set.intersection(*(set(profiles.processes) for profiles in found)):
+        merged.processes[device] = _median_costs([profiles.processes[device] for profiles in found])
+    for pair in set.intersection(*(set(profiles.links) for profiles in found)):
+        merged.links[pair] = _median_link([profiles.links[pair] for profiles in found])
+    return merged
+
+
+def _median_curve(curves: Sequence[Curve]) -> Curve:
+    counts = Counter(size for curve in curves for size in curve.batch_sizes)
+    sizes = tuple(sorted(size for size, count in counts.items() if 2 * count >= len(curves)))
+
+    def medians(what: str) -> tuple[float, ...]:
+        values: dict[int, list[float]] = {size: [] for size in sizes}
+        for curve in curves:
+            for size, value in zip(curve.batch_sizes, getattr(curve, what), strict=False):
+                if size in values:
+                    values[size].append(value)
+        return tuple(statistics.median(each) for each in values.values() if each)
+
+    return Curve(
+        batch_sizes=sizes,
+        forward_seconds=medians("forward_seconds"),
+        backward_seconds=medians("backward_seconds"),
+        asked=curves[0].asked,
+        relative_errors=medians("relative_errors"),
+        peak_bytes=tuple(map(round, medians("peak_bytes"))),
+    )
+
+
+def _median_costs(costs: Sequence[ProcessCosts]) -> ProcessCosts:
+    """Of the numbers; what is no number as the first one has it."""
+    numbers: dict[str, Any] = {
+        field.name: type(value)(statistics.median(getattr(each, field.name) for each in costs))
+        for field in fields(ProcessCosts)
+        if isinstance(value := getattr(costs[0], field.name), int | float)
+    }
+    return replace(costs[0], **numbers)
+
+
+def _median_link(links: Sequence[Link]) -> Link:
+    """As if it were measured now: how long ago the cell was doesn't matter here."""
+    numbers = {field.name: statistics.median(getattr(each, field.name) for each in links) for field in fields(Link)}
+    return replace(Link(**numbers), measured_at=time.time())

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from edgeswarm_agent.worker import gradients, setup
 from edgeswarm_coordinator import instance
-from edgeswarm_coordinator.simulator import all_reduce, sample_feed, stage_work
+from edgeswarm_coordinator.simulator import all_reduce, sample_feed
 
 
-def test_gradients_are_cut_and_reduced_as_the_worker_does_it() -> None:
-    assert stage_work.BUCKET_BYTES == gradients.BUCKET_BYTES
-    assert stage_work.MOST_PIECES == gradients.MOST_PIECES
+def test_gradients_are_reduced_as_the_worker_does_it() -> None:
     assert all_reduce.REDUCED_AT_ONCE == gradients.REDUCED_AT_ONCE
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from edgeswarm.gradient_pieces import bucket_bytes
 from edgeswarm.job import Job
 from edgeswarm.model.batch_norm import BatchNormMerger
 from edgeswarm.model.stage import StageModule
@@ -55,7 +56,7 @@ class StageExecutor:
         self._group = group
         trainable = [(name, p) for name, p in module.named_parameters_in_order() if p.requires_grad]
         self.optimizer = StageOptimizer(job, trainable)
-        self.buckets = GradientBuckets(trainable)
+        self.buckets = GradientBuckets(trainable, bucket_bytes=bucket_bytes(group.size))
         self._reducer = OverlappedReducer(self.buckets, trainable, group=group, switch=self._shared.switch)
         self._conversation = StageConversation(
             routes,

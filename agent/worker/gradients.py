@@ -1,7 +1,7 @@
 """Gradients of a stage as flat buckets: sums over samples until the step, each all-reduced as soon as it is done.
 
     parameters, last used first     | head | block 3 | block 2 | ... |
-    buckets of about a mebibyte     |    bucket 0    |  bucket 1 ... |
+    buckets (gradient_pieces.py)    |    bucket 0    |  bucket 1 ... |
     backward of the last micro-batch  ------------------------------->
     all-reduce, on its own thread          bucket 0 ---> bucket 1 --->
 
@@ -12,7 +12,6 @@ its way at a time stays a small part of the model; in not too many, since each w
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 from collections.abc import Sequence
@@ -20,18 +19,20 @@ from collections.abc import Sequence
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, pieces_of
+
 from .all_reduce import ReplicaGroup
 from .epoch_state import EpochSwitch
 
-BUCKET_BYTES = 1 << 20
-MOST_PIECES = 16  # of one bucket
-
 
 class GradientBuckets:
-    """Flat gradient buffers over the trainable parameters of a stage, given in the order of the forward."""
+    """Flat gradient buffers over the trainable parameters of a stage, given in the order of the forward.
+
+    bucket_bytes: the most that a bucket of several parameters has; a larger parameter's is reduced in pieces of about as much.
+    """
 
     def __init__(
-        self, parameters: Sequence[tuple[str, torch.nn.Parameter]], *, bucket_bytes: int = BUCKET_BYTES
+        self, parameters: Sequence[tuple[str, torch.nn.Parameter]], *, bucket_bytes: int = LEAST_BUCKET_BYTES
     ) -> None:
         self.names = [name for name, _ in parameters]
         self._bucket_of: dict[str, int] = {}
@@ -63,8 +64,7 @@ class GradientBuckets:
             parameter.grad = self._views[name]
             start += parameter.numel()
         self.flat.append(flat)
-        size_bytes = flat.numel() * flat.element_size()
-        pieces = min(MOST_PIECES, max(1, math.ceil(size_bytes / self._bucket_bytes)))
+        pieces = pieces_of(flat.numel() * flat.element_size(), piece_bytes=self._bucket_bytes)
         self.pieces.append(flat.tensor_split(pieces))
 
     def bucket_of(self, name: str) -> int:

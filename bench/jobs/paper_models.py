@@ -19,7 +19,7 @@ CLASSES = 10
 WORDS, TOKENS = 30_522, 128
 # So many different items; each is used again and again, and no time goes into making them.
 DIFFERENT_ITEMS = 64
-ROUNDS = 12
+ROUNDS = 16
 
 
 class Logits(nn.Module):
@@ -117,8 +117,8 @@ class MadeUp:
         return self._inputs[index % DIFFERENT_ITEMS], index % CLASSES
 
 
-def make_job(name: str, *, rounds: int = ROUNDS, batch_size: int | None = None) -> edgeswarm.Job:
-    """One epoch of so many rounds; `local` data, plain SGD."""
+def make_job(name: str, *, rounds: int = ROUNDS, batch_size: int | None = None, data: str = "local") -> edgeswarm.Job:
+    """One epoch of so many rounds; plain SGD. data: as a job's."""
     model = PAPER_MODELS[name]
     samples = batch_size or model.batch_size
 
@@ -128,7 +128,7 @@ def make_job(name: str, *, rounds: int = ROUNDS, batch_size: int | None = None) 
     return edgeswarm.Job(
         model=model.make,
         dataset=lambda: MadeUp(model, rounds * samples),
-        data="local",
+        data=data,
         loss=functional.cross_entropy,
         optimizer=optimizer,
         batch_size=samples,

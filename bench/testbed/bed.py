@@ -27,6 +27,7 @@ from .links import HUB
 
 # Each device's XDG_RUNTIME_DIR: in memory, and gone when its power goes.
 RUNTIME_FOLDERS = Path("/dev/shm/edgeswarm-bed")
+SPEED_LOGS = Path("/dev/shm/edgeswarm-bed-speed")
 
 
 def why_not() -> str:
@@ -70,7 +71,7 @@ class EmulatedLan:
             groups.create(HUB, cores=None, memory_bytes=None)
             links.connect(HUB, links.HUB_ADDRESS, mbps=self._hub_mbps)
             links.name_everywhere({**self.addresses, HUB: links.HUB_ADDRESS})
-            metronome.start(groups.group("freezer"))
+            metronome.start(groups.group("freezer"), SPEED_LOGS)
         except BaseException:
             remove()
             raise
@@ -93,6 +94,7 @@ def remove() -> None:
     """All of it, with what runs there. May be repeated."""
     groups.remove_all()
     links.remove_all()
+    shutil.rmtree(SPEED_LOGS, ignore_errors=True)
     shutil.rmtree(RUNTIME_FOLDERS, ignore_errors=True)
 
 

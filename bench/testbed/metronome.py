@@ -11,13 +11,17 @@ shared with others come back slower, and with cold caches. A device of 0.12 core
 CPU second, and while others computed, or beside this, 26 to 28. (Something that spins would do as well, but then the kernel
 takes all processors for busy, and leaves two devices on one of them.)
 
-    python -I metronome.py CPU FOLDER      until the folder is gone
+It also writes down how fast its processor is, by a short piece of work each hundredth of a second (speed.py reads it): on a
+machine that is shared, the neighbours of a core make it slower, by up to a half, for seconds at a time.
+
+    python -I metronome.py CPU FOLDER LOG      until the folder is gone; to LOG, pairs of doubles: when, and seconds of the work
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -26,15 +30,21 @@ from pathlib import Path
 
 SECONDS = 0.0005
 AWAKE = Path("/dev/cpu_dma_latency")  # asked for as long as it is open
-BEATS_BETWEEN_LOOKS = 1000
+BEATS_BETWEEN_SAMPLES = 20
+SAMPLES_BETWEEN_LOOKS = 50
+SAMPLE = struct.Struct("dd")
+STEPS_OF_A_SAMPLE = 1000  # about 40 microseconds
 PRIORITY = 50
 
 
-def start(folder: Path) -> list[subprocess.Popen[bytes]]:
-    """One for each processor, until `folder` is gone."""
+def start(folder: Path, logs: Path) -> list[subprocess.Popen[bytes]]:
+    """One for each processor, until `folder` is gone. logs: a folder for what they write down, one file each."""
+    logs.mkdir(parents=True, exist_ok=True)
     return [
         subprocess.Popen(
-            [sys.executable, "-I", __file__, str(cpu), str(folder)], stdin=subprocess.DEVNULL, start_new_session=True
+            [sys.executable, "-I", __file__, str(cpu), str(folder), str(logs / str(cpu))],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
         for cpu in sorted(os.sched_getaffinity(0))
     ]
@@ -53,16 +63,28 @@ def awake() -> Iterator[None]:
         yield
 
 
-def beat(cpu: int, folder: Path) -> None:
+def beat(cpu: int, folder: Path, log: Path) -> None:
     """Raises PermissionError where real time is not allowed."""
     os.sched_setaffinity(0, {cpu})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     sleep = time.sleep
-    with awake():
+    with awake(), log.open("wb") as written:
         while folder.exists():
-            for _ in range(BEATS_BETWEEN_LOOKS):
-                sleep(SECONDS)
+            for _ in range(SAMPLES_BETWEEN_LOOKS):
+                for _ in range(BEATS_BETWEEN_SAMPLES):
+                    sleep(SECONDS)
+                written.write(SAMPLE.pack(time.monotonic(), sample()))
+            written.flush()
+
+
+def sample() -> float:
+    """Seconds that a piece of work takes that needs the processor alone."""
+    begin = time.perf_counter()
+    total = 0
+    for step in range(STEPS_OF_A_SAMPLE):
+        total += step * step
+    return time.perf_counter() - begin
 
 
 if __name__ == "__main__":
-    beat(int(sys.argv[1]), Path(sys.argv[2]))
+    beat(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import itertools
 
+from edgeswarm.gradient_pieces import MOST_PIECES, bucket_bytes
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.samples import overlaps, split_micro_batch
-
-from ..simulator.stage_work import BUCKET_BYTES, MOST_PIECES
 
 BASE_PEERS = 2
 
@@ -29,10 +28,8 @@ def connection_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
     peers = peers_of(plan)
     found = {}
     for stage in plan.stages:
-        size = len(stage.devices)
-        # Two exchange whole pieces, more pass parts of them around.
-        pieces = 0.0 if size == 1 else 1.0 if size == 2 else 2.0 / size
-        reduced = pieces * min(_reduce_bytes(instance, stage), _most_reduced(instance, stage))
+        # Two exchange whole pieces; more pass parts of them around, but their pieces are larger by as much.
+        reduced = min(_reduce_bytes(instance, stage), _most_reduced(instance, stage)) if stage.replicated else 0
         for device in stage.devices:
             found[device] = training.peer_bytes * max(0, len(peers[device]) - BASE_PEERS) + round(reduced)
     return found
@@ -57,12 +54,12 @@ def peers_of(plan: Plan) -> dict[str, set[str]]:
 
 
 def _reduce_bytes(instance: PlanningInstance, stage: Stage) -> float:
-    """As measured with pieces of BUCKET_BYTES; those of very large parameters are larger."""
+    """As measured with pieces of the usual size; those of very large parameters are larger."""
     largest = max(
         layer.param_bytes if layer.gradient_bytes is None else layer.gradient_bytes
         for layer in instance.model.layers[stage.first_layer : stage.end_layer]
     )
-    return instance.training.reduce_bytes * max(1.0, largest / MOST_PIECES / BUCKET_BYTES)
+    return instance.training.reduce_bytes * max(1.0, largest / MOST_PIECES / bucket_bytes(len(stage.devices)))
 
 
 def _most_reduced(instance: PlanningInstance, stage: Stage) -> int:

@@ -5,16 +5,13 @@ All of a round is worked out once, before time begins; replicas of one device cl
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from edgeswarm.gradient_pieces import bucket_bytes, pieces_of
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import Overheads, PlanningInstance
 from edgeswarm.samples import Interval, micro_batch_sizes, overlaps, split_micro_batch
 
-# As the worker cuts its gradients: a larger parameter's bucket is reduced in pieces.
-BUCKET_BYTES = 1 << 20
-MOST_PIECES = 16
 # Buckets that follow one another are simulated as one where there are more, so that large models cost no more than small ones.
 MOST_BUCKETS = 12
 
@@ -139,13 +136,12 @@ def _sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> int:
     return inputs + (source.label_bytes if stage == len(plan.stages) - 1 else 0)
 
 
-def pieces_of(gradient_bytes: float) -> int:
-    """In how many all-reduces a layer goes that begins a bucket; taken as if it were one parameter."""
-    return max(1, min(MOST_PIECES, math.ceil(gradient_bytes / BUCKET_BYTES)))
-
-
 def _buckets(instance: PlanningInstance, stage: Stage, name: str) -> tuple[Bucket, ...]:
-    """In the order of the backward, the last layer first. A layer's gradients are done when its backward is."""
+    """In the order of the backward, the last layer first. A layer's gradients are done when its backward is.
+
+    A layer that begins a bucket is taken as if it were one parameter.
+    """
+    largest = bucket_bytes(len(stage.shares))
     before = instance.model.gradient_bytes_before[stage.first_layer : stage.end_layer + 1].tolist()
     total = before[-1] - before[0]
     if total == 0:
@@ -165,11 +161,11 @@ def _buckets(instance: PlanningInstance, stage: Stage, name: str) -> tuple[Bucke
     for layer in reversed(range(len(before) - 1)):
         size = before[layer + 1] - before[layer]
         # The worker closes a bucket before the parameter that would make it too large, and reduces larger ones in pieces.
-        if size and (count == 0 or held + size > BUCKET_BYTES):
+        if size and (count == 0 or held + size > largest):
             if count and before[end] - before[layer + 1] >= least:
                 buckets.append(bucket(layer + 1, end, count))
                 end, count = layer + 1, 0
-            count, held = count + pieces_of(size), 0
+            count, held = count + pieces_of(size, piece_bytes=largest), 0
         held += size
     buckets.append(bucket(0, end, count))
     return tuple(buckets)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.cell import Cell, measured_seconds
+from bench.cell import Cell, counted_rounds, measured_seconds
 
 
 def test_names() -> None:
@@ -28,3 +29,14 @@ def test_a_cell_that_was_broken_off_is_not_complete(tmp_path: Path) -> None:
 
 def test_the_first_rounds_do_not_count() -> None:
     assert measured_seconds({"round_seconds": [9.0, 9.0, 1.0, 2.0, 1.2]}) == 1.2
+
+
+def test_rounds_on_a_slow_machine_do_not_count_while_others_are_left() -> None:
+    told: dict[str, Any] = {
+        "round_seconds": [9.0, 9.0, 5.0, 1.0, 2.0, 3.0, 4.0, 6.0],
+        "slowness": [1.0, 1.0, 1.5, 1.0, 1.05, None, 1.1, 1.3],
+    }
+    assert sorted(counted_rounds(told)) == [1.0, 2.0, 3.0, 4.0]
+    told["slowness"] = [1.0, 1.0, 1.5, 1.0, 1.2, 1.3, 1.4, 1.6]
+    assert sorted(counted_rounds(told)) == [1.0, 2.0, 3.0, 4.0]
+    assert measured_seconds(told) == 2.5

@@ -35,6 +35,7 @@ def document() -> dict[str, Any]:
             {"method": "1F1B", "repeat": 0, "problem": "out of memory on nano-1"},
             run("asteroid", 0, 3.0),
             run("gpipe", 0, 1.6),
+            run("edgeswarm, first epoch served", 0, 2.5),
         ],
     }
 
@@ -53,6 +54,17 @@ def test_what_is_within_the_noise_reads_equal() -> None:
     table = peers_table([read_cell(document())])
     assert table.rows == [
         ("C-100-x", "50.0", "0.50", "0.62", "5%", "2.00", "2.00", "equal (1.00)", "out of memory on nano-1"),
+        (
+            "C-100-x, first epoch served",
+            "40.0",
+            "0.40",
+            "0.50",
+            "5%",
+            "2.00",
+            "1.60",
+            "0.82",
+            "out of memory on nano-1",
+        ),
     ]
     assert table.verdicts == [("C-100-x: 1.00 times single", False)]
 

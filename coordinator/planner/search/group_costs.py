@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, bucket_bytes
 from edgeswarm.profile import FloatArray, IntArray
 
-from ...simulator.stage_work import BUCKET_BYTES
 from ..allocation import BoolArray
 from .grouping import UnitKind
 from .problem import SearchProblem, all_reduce_steps
@@ -190,8 +190,10 @@ class GroupCostTables:
         latency = (all_reduce_steps(size) * self.problem.latency)[:, np.newaxis]
         before = np.array(self.problem.buckets_before)
         # Bucket after bucket, and one of statistics behind them.
-        whole = factor * sent + latency * (before[self._ends] - before[self._firsts] + 1)
-        bucket = factor * np.minimum(sent, BUCKET_BYTES) + 2 * latency
+        largest = np.array([bucket_bytes(int(each)) for each in size])[:, np.newaxis]
+        buckets = (before[self._ends] - before[self._firsts]) * (LEAST_BUCKET_BYTES / largest)
+        whole = factor * sent + latency * (buckets + 1)
+        bucket = factor * np.minimum(sent, largest) + 2 * latency
         updates = np.zeros(whole.shape)
         for kind, device in enumerate(self._first):
             steps = self.problem.update_before[self.problem.class_of[device]]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, bucket_bytes
 from edgeswarm.profile import FloatArray
 from edgeswarm.samples import split_micro_batch
 
-from ...simulator.stage_work import BUCKET_BYTES
 from .candidate import Candidate, CandidateStage
 from .pipeline_batch import PipelineBatch, follow
 from .problem import SearchProblem
@@ -149,8 +149,10 @@ class PipelineEstimator:
         gradients = problem.gradient_bytes[stage.end] - problem.gradient_bytes[stage.first]
         factor = 2 * (size - 1) / size / slowest_of_ring(stage.devices, problem.links)
         latency = (1 if size == 2 else 2 * (size - 1)) * problem.latency
-        buckets = problem.buckets_before[stage.end] - problem.buckets_before[stage.first] + 1
-        last_bucket = factor * min(gradients, BUCKET_BYTES) + 2 * latency
+        bucket = bucket_bytes(size)
+        least = problem.buckets_before[stage.end] - problem.buckets_before[stage.first]
+        buckets = least * LEAST_BUCKET_BYTES / bucket + 1
+        last_bucket = factor * min(gradients, bucket) + 2 * latency
         return StageFigures(forward, backward, factor * gradients + latency * buckets, last_bucket, step)
 
     def _replica_seconds(self, stage: CandidateStage, device: int, share: int) -> tuple[float, float]:

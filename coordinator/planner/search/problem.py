@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
+from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
-from ...simulator.stage_work import BUCKET_BYTES
 from ..passing_memory import passing_table
 from .kinds import canonical_order, interchangeable_kinds
 
@@ -58,14 +58,14 @@ class SearchProblem:
 
     @cached_property
     def buckets_before(self) -> list[int]:
-        """[layer_count + 1]: about how many buckets of gradients the layers before each cut make.
+        """[layer_count + 1]: about how many buckets of gradients the layers before each cut make, for two replicas.
 
         A large one counts once: of its pieces two are under way at a time, and the bytes of one hide the latencies of the other.
         """
-        counts, held = [0], float(BUCKET_BYTES)
+        counts, held = [0], float(LEAST_BUCKET_BYTES)
         for before, after in zip(self.gradient_bytes, self.gradient_bytes[1:], strict=False):
             size = after - before
-            full = size > 0 and held + size > BUCKET_BYTES
+            full = size > 0 and held + size > LEAST_BUCKET_BYTES
             held = size if full else held + size
             counts.append(counts[-1] + full)
         return counts

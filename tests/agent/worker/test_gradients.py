@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from edgeswarm.gradient_pieces import MOST_PIECES
 from edgeswarm_agent.worker.all_reduce import ReplicaGroup
-from edgeswarm_agent.worker.gradients import MOST_PIECES, GradientBuckets, OverlappedReducer
+from edgeswarm_agent.worker.gradients import GradientBuckets, OverlappedReducer
 
 from .lan import Lan, WorkerEnd
 

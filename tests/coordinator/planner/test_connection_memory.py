@@ -30,12 +30,12 @@ def test_peers_share_samples_or_buckets() -> None:
     assert ring["a"] == {"b", "d"}
 
 
-def test_links_beyond_two_peers_and_pieces_by_the_size_of_the_group() -> None:
+def test_links_beyond_two_peers_and_pieces_of_replicas() -> None:
     instance = with_links(make_instance(slower=(1.0,) * 5))
     two = connection_bytes(instance, plan_of({"a": 2, "b": 6}, {"c": 4, "d": 4}))
     assert two == {"a": 90, "b": 100, "c": 100, "d": 90}
     three = connection_bytes(instance, plan_of({"a": 4, "b": 2, "c": 2}, {"d": 8}))
-    assert three == {"a": 70, "b": 70, "c": 70, "d": 10}
+    assert three == {"a": 100, "b": 100, "c": 100, "d": 10}
     assert connection_bytes(instance, plan_of({"a": 8}, {"b": 8})) == {"a": 0, "b": 0}
 
 

@@ -1,0 +1,161 @@
+"""Throughput against the number of devices: equal nanos at 100 Mbit/s (Asteroid, Figure 18).
+
+    python -m bench.scaling --folder DIR --model mobilenet_v2        what is missing is measured
+    python -m bench.scaling --folder DIR --report
+
+    1 nano, 2, 4, 6, 8   -->   profile once   -->   plans   -->   [edgeswarm | data-parallel | pipeline] x repeats
+
+With each device more come MICRO_BATCHES micro-batches of 32 samples more a round. One JSON file a model, written after each run;
+what was broken off goes on where it was. Needs root and nothing else at work on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.cell import FIRST_ROUNDS, profile_in_turn, run, written_job
+from bench.jobs.paper_models import PAPER_MODELS
+from bench.measuring import Report, Spread, say
+from bench.testbed.bed import EmulatedLan
+from bench.testbed.cluster import BedCluster
+from bench.testbed.environment import EmulatedDevice, Environment
+from bench.testbed.links import HUB_ADDRESS
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm_coordinator.controller import TrainOptions
+from edgeswarm_coordinator.planner.planners import make_plan
+from edgeswarm_coordinator.profile_cache import FILE_NAME
+
+FORMAT = "edgeswarm-scaling/1"
+COUNTS = (1, 2, 4, 6, 8)
+CORES, MEMORY_BYTES, MBPS = 0.12, 1024 * 2**20, 100.0
+SAMPLES_PER_DEVICE, MICRO_BATCHES = 32, 8
+PLANNERS = ("edgeswarm", "data-parallel", "pipeline")
+ROUNDS, REPEATS = 4, 3
+
+
+def nanos(count: int) -> Environment:
+    devices = (EmulatedDevice(f"nano-{number}", CORES, MEMORY_BYTES, MBPS) for number in range(1, count + 1))
+    return Environment(f"{count}-nanos", tuple(devices))
+
+
+def measure(model: str, folder: Path, *, repeats: int) -> None:
+    """Fills the model's file; needs a testbed only where a run is missing."""
+    path = folder / f"{model}.json"
+    document: dict[str, Any] = (
+        json.loads(path.read_text()) if path.exists() else {"format": FORMAT, "model": model, "runs": []}
+    )
+    for count in COUNTS:
+        wanted = missing(document, count, repeats=repeats)
+        if wanted:
+            _measure_count(document, count, wanted, path)
+
+
+def missing(document: Mapping[str, Any], count: int, *, repeats: int) -> list[tuple[int, str]]:
+    """(repeat, planner) still to run on so many devices; on one device all plans are the same."""
+    done = {(told["repeat"], told["planner"]) for told in document["runs"] if told["devices"] == count}
+    planners = PLANNERS if count > 1 else PLANNERS[:1]
+    return [(repeat, name) for repeat in range(repeats) for name in planners if (repeat, name) not in done]
+
+
+def _measure_count(document: dict[str, Any], count: int, wanted: Sequence[tuple[int, str]], path: Path) -> None:
+    model = document["model"]
+    folder = path.with_suffix(f".{count}.work")
+    shutil.rmtree(folder, ignore_errors=True)
+    known = path.with_suffix(".profiles.json")
+    with EmulatedLan(nanos(count)) as bed, BedCluster(bed, folder=folder) as cluster:
+        batch_size = count * SAMPLES_PER_DEVICE * MICRO_BATCHES
+        job = written_job(folder / f"job-{count}", model, rounds=FIRST_ROUNDS + ROUNDS, batch_size=batch_size)
+        options = TrainOptions(job_path=job, discovery=cluster.discovery(), listen_address=HUB_ADDRESS)
+        say(f"{model}, {count} devices: profiles")
+        cache = cluster.folders.cache_dir / FILE_NAME
+        if known.exists():  # of one nano as of eight
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(known, cache)
+        instance, _ = profile_in_turn(cluster, options)
+        shutil.copy(cache, known)
+        for repeat, planner in wanted:
+            say(f"{model}, {count} devices: {planner}, {repeat + 1}")
+            told: dict[str, Any]
+            try:
+                plan = make_plan(instance, planner)
+                number = len(document["runs"])
+                told = run(cluster, options, plan, folder / f"run-{number}-{os.getpid()}")
+            except EdgeswarmError as error:
+                told = {"error": f"{error.code.value}: {error.message}"}
+            document["runs"].append({
+                "devices": count, "planner": planner, "repeat": repeat, "samples": batch_size, **told
+            })  # fmt: skip
+            beside = path.with_suffix(".new")
+            beside.write_text(json.dumps(document))
+            os.replace(beside, path)
+
+
+def rates(document: Mapping[str, Any]) -> dict[tuple[int, str], Spread | str]:
+    """By count and planner: samples per second of the median rounds, one value a repeat; or why there is none."""
+    found: dict[tuple[int, str], list[float]] = {}
+    failed: dict[tuple[int, str], str] = {}
+    for told in document["runs"]:
+        key = told["devices"], told["planner"]
+        if "error" in told:
+            failed[key] = told["error"].split(":")[0]
+        else:
+            found.setdefault(key, []).append(told["samples"] / statistics.median(told["round_seconds"][FIRST_ROUNDS:]))
+    return {**failed, **{key: Spread.of(values) for key, values in found.items()}}
+
+
+def report(documents: Sequence[Mapping[str, Any]]) -> Report:
+    table = Report(
+        title="Throughput against the number of devices",
+        how=(
+            f"Nanos of {CORES} core at {MBPS:.0f} Mbit/s; samples per second, medians over repeats (least to most), and by "
+            f"that of one device. {MICRO_BATCHES} micro-batches of {SAMPLES_PER_DEVICE} samples for each device a round."
+        ),
+        columns=("model", "devices", *PLANNERS),
+    )
+    for document in documents:
+        found = rates(document)
+        alone = found.get((1, PLANNERS[0]))
+        for count in sorted({count for count, _ in found}):
+            cells = []
+            for planner in PLANNERS:
+                rate = found.get((count, planner if count > 1 else PLANNERS[0]), "")
+                if isinstance(rate, Spread):
+                    beside = f", x {rate.median / alone.median:.2f}" if isinstance(alone, Spread) else ""
+                    cells.append(f"{rate.shown(1)}{beside}")
+                else:
+                    cells.append(rate)
+            table.rows.append((document["model"], str(count), *cells))
+        table.data[document["model"]] = {
+            f"{count} {planner}": rate.to_json() if isinstance(rate, Spread) else rate
+            for (count, planner), rate in found.items()
+        }
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="where the models' files are")
+    parser.add_argument("--model", action="append", default=[], choices=sorted(PAPER_MODELS))
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--report", action="store_true", help="only the table")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if not given.report:
+        for model in given.model:
+            measure(model, given.folder, repeats=given.repeats)
+    paths = [given.folder / f"{model}.json" for model in sorted(PAPER_MODELS)]
+    documents = [json.loads(path.read_text()) for path in paths if path.exists()]
+    return report(documents).show(as_json=given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

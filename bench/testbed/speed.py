@@ -1,0 +1,33 @@
+"""How fast the machine under a testbed was, moment by moment: other tenants of a core make it slower for seconds at a time.
+
+The metronome writes it down for each processor. Slowness 1 is the processor at its best; 1.8 was seen for seconds, where
+the measurements of a minute before and a minute after had nothing of it. Rounds in such moments say nothing of a plan.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from .metronome import SAMPLE
+
+BEST = 0.05  # the quantile of a processor's samples that is taken for its best
+
+
+def slowness(logs: Path, begin: float, end: float) -> float | None:
+    """The mean over all processors from `begin` to `end` (time.monotonic); None where nothing was written down then."""
+    found = []
+    for path in sorted(logs.iterdir()):
+        samples = read(path)
+        within = samples[(samples[:, 0] >= begin) & (samples[:, 0] <= end), 1]
+        if len(within):
+            found.append(float(within.mean() / np.quantile(samples[:, 1], BEST)))
+    return float(np.mean(found)) if found else None
+
+
+def read(path: Path) -> npt.NDArray[np.float64]:
+    """[samples, 2]: when, and seconds. What is not whole yet is left out."""
+    content = path.read_bytes()
+    return np.frombuffer(content[: len(content) // SAMPLE.size * SAMPLE.size]).reshape(-1, 2)

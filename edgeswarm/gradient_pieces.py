@@ -1,0 +1,26 @@
+"""How a stage's gradients are cut for its all-reduce: as the worker does it, and as the simulator takes it.
+
+    parameters, last used first     | head | block 3 | block 2 | ... |
+    buckets                         |    bucket 0    |  bucket 1 ... |       each all-reduced as soon as it is done
+    a large parameter's bucket      |  piece  |  piece  |  piece  |          one after another
+
+In a ring each replica passes on a bucket's share of each device, step by step, and a step costs the processors at both ends
+about the same whatever it carries. So the more replicas, the larger the buckets: what a step carries stays half a mebibyte.
+"""
+
+from __future__ import annotations
+
+import math
+
+LEAST_BUCKET_BYTES = 1 << 20
+MOST_PIECES = 16  # of one bucket, since each waits for its ring's latencies
+
+
+def bucket_bytes(replicas: int) -> int:
+    """The most that a bucket of several parameters has, and about what a piece of a larger one has."""
+    return LEAST_BUCKET_BYTES * max(2, replicas) // 2
+
+
+def pieces_of(gradient_bytes: float, *, piece_bytes: int) -> int:
+    """In how many all-reduces a bucket of so many bytes goes, each of about piece_bytes; at least one."""
+    return max(1, min(MOST_PIECES, math.ceil(gradient_bytes / piece_bytes)))
