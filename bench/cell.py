@@ -25,7 +25,7 @@ from edgeswarm_coordinator.events import PROFILE_LAYERS, Event, RoundDone, StepD
 
 JOBS = Path(__file__).parent / "jobs"
 AGAIN = "again"
-_JOB = "from paper_models import make_job\n\njob = make_job({model!r}, rounds={rounds}, batch_size={batch_size}, data={data!r})\n"
+_JOB = "from paper_models import make_job\n\njob = make_job({model!r}, {settings})\n"
 FIRST_ROUNDS = 2  # which begin with cold memory and unfilled buffers
 # Of a processor (bench/testbed/speed.py): beyond it a round says more of the machine's other tenants than of its plan.
 MOST_SLOWNESS = 1.1
@@ -73,13 +73,14 @@ class Cell:
         return path.exists() and bool(json.loads(path.read_text())["complete"])
 
 
-def written_job(folder: Path, model: str, *, rounds: int, batch_size: int, data: str = "local") -> Path:
-    """A job like the one in bench/jobs, of so many rounds and samples each; the same file where it is there already."""
+def written_job(folder: Path, model: str, **settings: Any) -> Path:
+    """A job like the one in bench/jobs with settings of its `make_job`; the same file where it is there already."""
     path = folder / "job.py"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(JOBS / "paper_models.py", folder)
-        path.write_text(_JOB.format(model=model, rounds=rounds, batch_size=batch_size, data=data))
+        written = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        path.write_text(_JOB.format(model=model, settings=written))
     return path
 
 
@@ -140,6 +141,7 @@ def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) ->
     return {
         **told,
         "round_seconds": [done["seconds"] for done in rounds],
+        "losses": [done["loss"] for done in rounds],
         "slowness": [slowness(SPEED_LOGS, end - done["seconds"], end) for done, end in zip(rounds, ends, strict=True)],
         "parts": rounds[-1]["parts"],
         "peak_bytes": peaks,

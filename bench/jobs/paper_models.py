@@ -117,8 +117,15 @@ class MadeUp:
         return self._inputs[index % DIFFERENT_ITEMS], index % CLASSES
 
 
-def make_job(name: str, *, rounds: int = ROUNDS, batch_size: int | None = None, data: str = "local") -> edgeswarm.Job:
-    """One epoch of so many rounds; plain SGD. data: as a job's."""
+def make_job(
+    name: str,
+    *,
+    rounds: int = ROUNDS,
+    batch_size: int | None = None,
+    data: str = "local",
+    wire_dtype: str | None = None,
+) -> edgeswarm.Job:
+    """One epoch of so many rounds; plain SGD. data, wire_dtype: as a job's."""
     model = PAPER_MODELS[name]
     samples = batch_size or model.batch_size
 
@@ -129,6 +136,7 @@ def make_job(name: str, *, rounds: int = ROUNDS, batch_size: int | None = None, 
         model=model.make,
         dataset=lambda: MadeUp(model, rounds * samples),
         data=data,
+        wire_dtype=wire_dtype,
         loss=functional.cross_entropy,
         optimizer=optimizer,
         batch_size=samples,

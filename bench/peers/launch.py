@@ -48,28 +48,12 @@ def run_peer(
     folder: Path,
     limit_seconds: float,
 ) -> PeerRun:
-    """script: a module of this package. devices: in the order of ranks. folder: for the ranks' logs, made here."""
-    folder.mkdir(parents=True)
-    master = f"{bed.addresses[devices[0]]}:{PORT}"
+    """A script that times rounds. devices: in the order of ranks. folder: for the ranks' logs, made here."""
     before = {name: beds.statistics(name, reset_peak=True) for name in devices}
-    processes: dict[str, subprocess.Popen[str]] = {}
-    for rank, name in enumerate(devices):
-        words = [sys.executable, "-m", f"bench.peers.{script}", *map(str, options)]
-        place = ["--rank", str(rank), "--world", str(len(devices)), "--master", master]
-        with (folder / f"{rank}-{name}.log").open("w") as log:
-            processes[name] = bed.start(name, *words, *place, environment=_environment(), log=log)
-    problem = _wait(processes, limit_seconds)
+    log, problem = run_script(bed, script, devices, *options, folder=folder, limit_seconds=limit_seconds)
     if problem:
-        for process in processes.values():
-            if process.poll() is None:
-                process.kill()
-        for process in processes.values():
-            process.wait(_END_SECONDS)
-        for name in devices:
-            if beds.statistics(name)["oom_kills"] > before[name]["oom_kills"]:
-                return PeerRun(problem=f"out of memory on {name}")
         return PeerRun(problem=problem)
-    told = _told((folder / f"0-{devices[0]}.log").read_text())
+    told = _told(log.read_text())
     sent = {name: int(beds.statistics(name)["sent_bytes"] - before[name]["sent_bytes"]) for name in devices}
     return PeerRun(
         round_seconds=tuple(told["round_seconds"]),
@@ -77,6 +61,36 @@ def run_peer(
         peak_bytes=tuple(int(rank["peak_bytes"]) for rank in told["ranks"]),
         sent_bytes=sent,
     )
+
+
+def run_script(
+    bed: EmulatedLan,
+    script: str,
+    devices: Sequence[str],
+    *options: object,
+    folder: Path,
+    limit_seconds: float,
+) -> tuple[Path, str]:
+    """script: a module of this package. Rank 0's log, and why it failed; the latter is empty where it didn't."""
+    folder.mkdir(parents=True)
+    master = f"{bed.addresses[devices[0]]}:{PORT}"
+    killed = {name: beds.statistics(name)["oom_kills"] for name in devices}
+    processes: dict[str, subprocess.Popen[str]] = {}
+    for rank, name in enumerate(devices):
+        words = [sys.executable, "-m", f"bench.peers.{script}", *map(str, options)]
+        place = ["--rank", str(rank), "--world", str(len(devices)), "--master", master]
+        with (folder / f"{rank}-{name}.log").open("w") as log:
+            processes[name] = bed.start(name, *words, *place, environment=_environment(), log=log)
+    problem = _wait(processes, limit_seconds)
+    for process in processes.values():
+        if process.poll() is None:
+            process.kill()
+    for process in processes.values():
+        process.wait(_END_SECONDS)
+    if problem:
+        of_memory = (name for name in devices if beds.statistics(name)["oom_kills"] > killed[name])
+        problem = next((f"out of memory on {name}" for name in of_memory), problem)
+    return folder / f"0-{devices[0]}.log", problem
 
 
 def _environment() -> dict[str, str]:

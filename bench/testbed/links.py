@@ -6,6 +6,10 @@
 
 A device's upload is limited at its own end, its download at the switch's. The hub, for a coordinator that isn't one of the
 devices, is in the machine's own namespace.
+
+A real card cuts and gathers packets by itself. Here they travel whole, as large as the link sends in PACKET_SECONDS: larger ones
+than a link's burst would be cut by the kernel into those of 1.5 kB, each with a timer of its own, on the devices' processors.
+Five devices that sent frames of 170 kB at 70 Mbit/s each made everything on the machine slower by 38 %; so it is 6 to 10 %.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ HUB = "hub"
 NETWORK = "10.77.0."
 HUB_ADDRESS = f"{NETWORK}254"
 NAMES = Path("/etc/netns")
+PACKET_SECONDS = 0.0013
+LEAST_PACKET_BYTES, MOST_PACKET_BYTES = 1_500, 61_440
 LEAST_BURST_BYTES = 65_536
 BURST_SECONDS = 0.002
 _HUB_CARD = f"{PREFIX}own"
@@ -82,6 +88,8 @@ def limit(node: str, mbps: float | None) -> None:
     """The rate of a link each way, in Mbit/s; None or 0 for none. Works while it is used."""
     for where, device in _ends(node):
         run("tc", *where, "qdisc", "del", "dev", device, "root", check=False)
+        packet_bytes = min(MOST_PACKET_BYTES, int(mbps * 1e6 / 8 * PACKET_SECONDS)) if mbps else MOST_PACKET_BYTES
+        run("ip", *where, "link", "set", device, "gso_max_size", str(max(LEAST_PACKET_BYTES, packet_bytes)))
         if mbps:
             burst = max(LEAST_BURST_BYTES, int(mbps * 1e6 / 8 * BURST_SECONDS))
             run(

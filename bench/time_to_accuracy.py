@@ -1,0 +1,193 @@
+"""Seconds until a test accuracy is reached: edgeswarm beside the fastest device alone and DistributedDataParallel.
+
+    python -m bench.time_to_accuracy --folder DIR --task cnn --task mobilenet_v2
+    python -m bench.time_to_accuracy --folder DIR --report
+
+Environment C at 100 Mbit/s, in turns; profiles are there already, as they are the second time that somebody trains a model. One
+JSON file a task, written after each run; what was broken off goes on where it was. Needs root and nothing else at work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.cell import JOBS, profile_in_turn
+from bench.measuring import Report, Spread, say
+from bench.peers.balance import shares_by_speed
+from bench.peers.launch import run_script
+from bench.testbed.bed import EmulatedLan
+from bench.testbed.cluster import BedCluster
+from bench.testbed.environment import load_environment
+from bench.testbed.links import HUB_ADDRESS
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm_coordinator.controller import TrainOptions, train
+from edgeswarm_coordinator.events import EvaluationDone, Event
+
+FORMAT = "edgeswarm-accuracy/1"
+# The target of each task, and samples of a mini-batch; as bench/jobs/digits.py has them.
+TASKS = {"cnn": (0.97, 64), "mobilenet_v2": (0.95, 128)}
+ENVIRONMENT, MBPS = "C", 100.0
+METHODS = ("edgeswarm", "single device", "DDP, shares by speed")
+MICRO_BATCH = 32
+REPEATS = 3
+_LIMIT_SECONDS = 900.0
+
+
+class TaskMeasurement:
+    """Fills a task's document, run by run."""
+
+    def __init__(self, task: str, folder: Path, *, repeats: int) -> None:
+        self._task = task
+        self._path = folder / f"{task}.json"
+        self._repeats = repeats
+        self.document: dict[str, Any] = (
+            json.loads(self._path.read_text())
+            if self._path.exists()
+            else {"format": FORMAT, "task": task, "target": TASKS[task][0], "runs": []}
+        )
+
+    def missing(self) -> list[tuple[int, str]]:
+        done = {(told["repeat"], told["method"]) for told in self.document["runs"]}
+        return [(repeat, name) for repeat in range(self._repeats) for name in METHODS if (repeat, name) not in done]
+
+    def run(self) -> None:
+        if not self.missing():
+            return
+        folder = self._path.with_suffix(".work")
+        shutil.rmtree(folder, ignore_errors=True)
+        with (
+            EmulatedLan(load_environment(ENVIRONMENT, mbps=MBPS)) as bed,
+            BedCluster(bed, folder=folder) as cluster,
+        ):
+            options = TrainOptions(
+                job_path=JOBS / f"digits_{self._task}.py", discovery=cluster.discovery(), listen_address=HUB_ADDRESS
+            )
+            say(f"{self._task}: profiles")
+            profile_in_turn(cluster, options)
+            for repeat, method in self.missing():
+                say(f"{self._task}: {method}, {repeat + 1} of {self._repeats}")
+                number = f"run-{len(self.document['runs'])}"
+                if method == METHODS[0]:
+                    told = _train(cluster, options, folder / number)
+                else:
+                    told = _run_peer(bed, cluster, method, self._task, folder / number)
+                self.document["runs"].append({"repeat": repeat, "method": method, **told})
+                beside = self._path.with_suffix(".new")
+                beside.write_text(json.dumps(self.document))
+                os.replace(beside, self._path)
+
+
+def _train(cluster: BedCluster, options: TrainOptions, folder: Path) -> dict[str, Any]:
+    """After each epoch: seconds in rounds so far, seconds since the start with all there is to it, and the accuracy."""
+    started = time.monotonic()
+    evaluated: list[tuple[EvaluationDone, float]] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, EvaluationDone):
+            evaluated.append((event, time.monotonic() - started))
+
+    folder.mkdir()
+    own = replace(options, output=folder / "result")
+    try:
+        result = train(own, folders=cluster.folders, listener=listen)
+    except EdgeswarmError as error:
+        return {"problem": f"{error.code.value}: {error.message}"}
+    seconds = [done["seconds"] for done in result.metrics["rounds"]]
+    return {
+        "epochs": [
+            {"trained_seconds": sum(seconds[: event.round]), "seconds": after, "accuracy": event.metrics["accuracy"]}
+            for event, after in evaluated
+        ]
+    }
+
+
+def _run_peer(bed: EmulatedLan, cluster: BedCluster, method: str, task: str, folder: Path) -> dict[str, Any]:
+    mini_batch = TASKS[task][1]
+    cores = {device.name: device.cores for device in bed.environment.devices}
+    devices = [max(cores, key=lambda name: cores[name])] if method == METHODS[1] else list(cores)
+    words: list[object] = ["--model", task, "--mini-batch", mini_batch, "--micro-batch", MICRO_BATCH]
+    if len(devices) > 1:
+        words += ["--shares", ",".join(map(str, shares_by_speed(mini_batch, list(cores.values()))))]
+    started = time.time()
+    with cluster.paused():
+        log, problem = run_script(bed, "to_accuracy", devices, *words, folder=folder, limit_seconds=_LIMIT_SECONDS)
+    if problem:
+        return {"problem": problem}
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('{"trained_seconds"')]
+    return {
+        "epochs": [
+            {
+                "trained_seconds": line["trained_seconds"],
+                "seconds": line["when"] - started,
+                "accuracy": line["accuracy"],
+            }
+            for line in lines
+        ]
+    }
+
+
+def reached(run_told: Mapping[str, Any], target: float) -> dict[str, float] | None:
+    """The first epoch after which the accuracy was there; None where it never was."""
+    return next((epoch for epoch in run_told.get("epochs", ()) if epoch["accuracy"] >= target), None)
+
+
+def report(documents: Sequence[Mapping[str, Any]]) -> Report:
+    table = Report(
+        title="Seconds to a test accuracy",
+        how=(
+            f"Environment {ENVIRONMENT} at {MBPS:.0f} Mbit/s; medians over repeats (least to most). Training: the rounds alone. "
+            "In all: from the command to the test that reached it, with starting processes and the tests after each epoch."
+        ),
+        columns=("task", "accuracy", "method", "training", "in all", "epochs"),
+    )
+    for document in documents:
+        medians: dict[str, float] = {}
+        for method in METHODS:
+            runs = [told for told in document["runs"] if told["method"] == method]
+            ends = [(told, end) for told in runs if (end := reached(told, document["target"])) is not None]
+            head = (document["task"], f"{document['target']:.0%}", method)
+            if not ends:
+                told = next(
+                    (str(told["problem"]) for told in runs if "problem" in told), "not reached" if runs else "not yet"
+                )
+                table.rows.append((*head, told, "", ""))
+                continue
+            trained = Spread.of([end["trained_seconds"] for _, end in ends])
+            whole = Spread.of([end["seconds"] for _, end in ends])
+            epochs = Spread.of([told["epochs"].index(end) + 1 for told, end in ends])
+            medians[method] = trained.median
+            table.rows.append((*head, f"{trained.shown(1)} s", f"{whole.shown(1)} s", epochs.shown(0)))
+        if METHODS[0] in medians and len(medians) > 1:
+            ours, best = medians[METHODS[0]], min((medians[name], name) for name in medians if name != METHODS[0])
+            table.expect(f"{document['task']}: {best[0] / ours:.2f} times as fast as {best[1]}", ours < best[0])
+        table.data[document["task"]] = medians
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="where the tasks' files are")
+    parser.add_argument("--task", action="append", default=[], choices=sorted(TASKS))
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--report", action="store_true", help="only the table")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if not given.report:
+        for task in given.task:
+            TaskMeasurement(task, given.folder, repeats=given.repeats).run()
+    paths = [given.folder / f"{task}.json" for task in TASKS]
+    return report([json.loads(path.read_text()) for path in paths if path.exists()]).show(as_json=given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""What a narrow wire brings in speed where links are slow, and its loss after the same rounds.
+
+    python -m bench.wire_speed --folder DIR [--model mobilenet_v2]
+    python -m bench.wire_speed --folder DIR --report
+
+Environment C at 100 Mbit/s. For each `wire_dtype` the plan that is best with it, trained in turns over the same samples; one JSON
+file a model, written after each run. bench.wire_dtype looks at the loss of longer trainings. Needs root and a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.cell import FIRST_ROUNDS, counted_rounds, profile_in_turn, run, written_job
+from bench.jobs.paper_models import PAPER_MODELS
+from bench.measuring import Report, Spread, ratios, say
+from bench.testbed.bed import EmulatedLan
+from bench.testbed.cluster import BedCluster
+from bench.testbed.environment import load_environment
+from bench.testbed.links import HUB_ADDRESS
+from edgeswarm.plan import Plan
+from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job
+
+FORMAT = "edgeswarm-wire-speed/1"
+ENVIRONMENT, MBPS = "C", 100.0
+WIRES = ("float32", "bfloat16", "float16")
+ROUNDS, REPEATS = 10, 3
+
+
+def measure(model: str, folder: Path, *, repeats: int) -> None:
+    path = folder / f"{model}.json"
+    work = path.with_suffix(".work")
+    shutil.rmtree(work, ignore_errors=True)
+    document: dict[str, Any] = {"format": FORMAT, "model": model, "runs": []}
+    with EmulatedLan(load_environment(ENVIRONMENT, mbps=MBPS)) as bed, BedCluster(bed, folder=work) as cluster:
+        options = {
+            wire: TrainOptions(
+                job_path=written_job(work / f"job-{wire}", model, rounds=FIRST_ROUNDS + ROUNDS, wire_dtype=wire),
+                discovery=cluster.discovery(),
+                listen_address=HUB_ADDRESS,
+            )
+            for wire in WIRES
+        }
+        say(f"{model}: profiles")
+        profile_in_turn(cluster, options[WIRES[0]])
+        plans: dict[str, Plan] = {wire: make_plan_for_job(options[wire], folders=cluster.folders)[0] for wire in WIRES}
+        for repeat in range(repeats):
+            for wire in WIRES:
+                say(f"{model}: {wire}, {repeat + 1} of {repeats}")
+                told = run(cluster, options[wire], plans[wire], work / f"run-{len(document['runs'])}")
+                document["runs"].append({"wire": wire, "repeat": repeat, **told})
+                beside = path.with_suffix(".new")
+                beside.write_text(json.dumps(document))
+                os.replace(beside, path)
+
+
+def report(documents: Sequence[Mapping[str, Any]]) -> Report:
+    table = Report(
+        title="Speed of a narrow wire",
+        how=(
+            f"Environment {ENVIRONMENT} at {MBPS:.0f} Mbit/s, each wire with its own best plan. Seconds of a round: medians of "
+            "the repeats (least to most). Beside float32: in each turn, median. Loss: of the last round, after the same samples."
+        ),
+        columns=("model", "wire", "seconds of a round", "speed beside float32", "loss", "stages"),
+    )
+    for document in documents:
+        runs = {wire: [told for told in document["runs"] if told["wire"] == wire] for wire in WIRES}
+        seconds = {
+            wire: [statistics.median(counted_rounds(each)) for each in told if "round_seconds" in each]
+            for wire, told in runs.items()
+        }
+        for wire in WIRES:
+            if not seconds[wire] or len(seconds[wire]) != len(seconds[WIRES[0]]):
+                problem = next((str(each["error"]) for each in runs[wire] if "error" in each), "not yet")
+                table.rows.append((document["model"], wire, problem, "", "", ""))
+                continue
+            beside = Spread.of(ratios(seconds[WIRES[0]], seconds[wire]))
+            last = runs[wire][-1]
+            stages = len(last["document"]["stages"])
+            loss = statistics.median(each["losses"][-1] for each in runs[wire])
+            table.rows.append((
+                *(document["model"], wire, Spread.of(seconds[wire]).shown(), beside.shown()),
+                *(f"{loss:.4f}", str(stages)),
+            ))  # fmt: skip
+            table.data[f"{document['model']} {wire}"] = {"beside_float32": beside.to_json(), "loss": loss}
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="where the models' files are")
+    parser.add_argument("--model", action="append", default=[], choices=sorted(PAPER_MODELS))
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--report", action="store_true", help="only the table")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if not given.report:
+        for model in given.model or ["mobilenet_v2"]:
+            measure(model, given.folder, repeats=given.repeats)
+    paths = [given.folder / f"{model}.json" for model in sorted(PAPER_MODELS)]
+    return report([json.loads(path.read_text()) for path in paths if path.exists()]).show(as_json=given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""When a test accuracy was reached, and the table of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.jobs.digits import TASKS as JOB_TASKS
+from bench.time_to_accuracy import TASKS, reached, report
+
+
+def run(method: str, repeat: int, *accuracies: float, seconds: float = 10.0) -> dict[str, Any]:
+    epochs = [
+        {"trained_seconds": number * seconds, "seconds": number * seconds + 5, "accuracy": accuracy}
+        for number, accuracy in enumerate(accuracies, 1)
+    ]
+    return {"method": method, "repeat": repeat, "epochs": epochs}
+
+
+DOCUMENT = {
+    "task": "cnn",
+    "target": 0.9,
+    "runs": [
+        run("edgeswarm", 0, 0.5, 0.91, 0.95),
+        run("edgeswarm", 1, 0.5, 0.8, 0.95),
+        run("single device", 0, 0.5, 0.95, seconds=30.0),
+        {"method": "DDP, shares by speed", "repeat": 0, "problem": "out of memory on nano-1"},
+    ],
+}
+
+
+def test_the_first_epoch_that_is_good_enough() -> None:
+    assert reached(run("x", 0, 0.5, 0.91, 0.89, 0.95), 0.9) == {
+        "trained_seconds": 20.0,
+        "seconds": 25.0,
+        "accuracy": 0.91,
+    }
+    assert reached(run("x", 0, 0.5), 0.9) is None
+    assert reached({"problem": "..."}, 0.9) is None
+
+
+def test_the_table() -> None:
+    table = report([DOCUMENT])
+    assert table.rows[0] == ("cnn", "90%", "edgeswarm", "25.0 (20.0 to 30.0) s", "30.0 (25.0 to 35.0) s", "2 (2 to 3)")
+    assert table.rows[2][3] == "out of memory on nano-1"
+    assert table.verdicts == [("cnn: 2.40 times as fast as single device", True)]
+
+
+def test_the_tasks_are_the_jobs() -> None:
+    assert {name: (task.target, task.batch_size) for name, task in JOB_TASKS.items()} == TASKS

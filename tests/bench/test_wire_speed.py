@@ -1,0 +1,29 @@
+"""The table of narrow wires."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.wire_speed import report
+
+
+def run(wire: str, repeat: int, seconds: float) -> dict[str, Any]:
+    return {
+        "wire": wire,
+        "repeat": repeat,
+        "round_seconds": [99.0, 99.0, seconds],
+        "losses": [3.0, 2.5, 2.0],
+        "document": {"stages": [{}, {}]},
+    }
+
+
+def test_a_narrow_wire_beside_the_wide_one() -> None:
+    runs = [
+        *(run("float32", repeat, seconds) for repeat, seconds in enumerate((2.0, 3.0, 2.4))),
+        *(run("bfloat16", repeat, seconds) for repeat, seconds in enumerate((1.0, 2.0, 2.4))),
+        {"wire": "float16", "repeat": 0, "error": "worker-died: ..."},
+    ]
+    rows = report([{"model": "mobilenet_v2", "runs": runs}]).rows
+    assert rows[0] == ("mobilenet_v2", "float32", "2.40 (2.00 to 3.00)", "1.00 (1.00 to 1.00)", "2.0000", "2")
+    assert rows[1][3] == "1.50 (1.00 to 2.00)"
+    assert rows[2][2] == "worker-died: ..."
