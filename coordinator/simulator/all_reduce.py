@@ -5,8 +5,9 @@
                       ^ bucket 0 done at both, and b's last backward goes on
 
 A ring sends each replica's share, 2 (G-1)/G of the bucket, to its successor in 2 (G-1) transfers one after another; here
-that is one transfer of as many bytes, and the latencies of all are added behind it, while the next bucket's bytes go. Two
-replicas exchange the bucket once.
+that is one transfer of as many bytes, and the latencies of all are added behind it, while the next bucket's bytes go. It ends no
+earlier than its steps one after another, each sent and then handled: a bucket that is alone on its way leaves the link idle
+while the slowest replica handles a step. Two replicas exchange the bucket once.
 """
 
 from __future__ import annotations
@@ -21,10 +22,8 @@ from .stage_work import Bucket
 
 # As the worker has it.
 REDUCED_AT_ONCE = 2
-# A step sends a frame, takes one, and adds it on a thread that wakes up for it. A frame's handling was measured on a device that
-# had been idle; one that is kept busy by its steps was seen to take half of it.
+# A step sends a frame, takes one, and adds it on a thread that wakes up for it.
 HANDLINGS_OF_A_STEP = 3.0
-HANDLINGS_OF_A_BUSY_STEP = 1.5
 
 
 class GroupAllReduce:
@@ -87,26 +86,19 @@ class GroupAllReduce:
             self._missing[buffer] = size
             sent, count = self._buffers[buffer]
             steps = self._steps * count
-            handled = max(
-                self._handled(position, steps * self._handling_of_a_step(position, sent / steps))
-                for position in range(size)
-            )
+            handled = 0.0
+            for position, overheads in enumerate(self._overheads):
+                seconds = steps * HANDLINGS_OF_A_STEP * overheads.frame_seconds + 2 * sent * overheads.byte_seconds
+                handled = max(handled, self._handled(position, seconds))
+            # A frame's handling at both its ends is in the latency; then it is added. The bytes are handled while they come.
+            adding = max(overheads.frame_seconds for overheads in self._overheads)
+            step = max(sent / steps / stream.bandwidth + stream.latency for stream in self._ring) + adding
+            # Of several buckets in one buffer two are under way at a time.
+            in_turn = self._queue.now + self._steps * step * max(1.0, count / REDUCED_AT_ONCE)
             for stream in self._ring:
                 label = ("all-reduce", self._stage, buffer)
-                arrival = (buffer, self._latencies(stream, sent, count), handled)
+                arrival = (buffer, self._latencies(stream, sent, count), max(handled, in_turn))
                 self._network.send(stream, Transfer(sent, self._arrived, arrival, urgent=False, label=label))
-
-    def _handling_of_a_step(self, position: int, size: float) -> float:
-        """Seconds of a replica's processor for `size` bytes sent and as many taken.
-
-        Where the link takes longer than the processors at its ends, which are in its measured rate, steps find them idle.
-        """
-        stream, overheads = self._ring[position], self._overheads[position]
-        transfer = 2 * size * overheads.byte_seconds
-        busy = HANDLINGS_OF_A_BUSY_STEP * overheads.frame_seconds
-        waits = max(0.0, size / stream.bandwidth - transfer)
-        idle = min(1.0, waits / busy) if busy > 0 else 0.0
-        return transfer + busy + idle * (HANDLINGS_OF_A_STEP - HANDLINGS_OF_A_BUSY_STEP) * overheads.frame_seconds
 
     def _latencies(self, stream: Stream, sent: float, count: int) -> float:
         """Seconds that a buffer's last step ends after its bytes have gone, the first step's latency apart.

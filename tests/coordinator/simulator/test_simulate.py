@@ -203,8 +203,8 @@ def test_latencies_of_one_bucket_pass_while_the_next_one_has_the_link() -> None:
 @pytest.mark.parametrize(
     ("bandwidth", "seconds"),
     [
-        pytest.param(float("inf"), 2 * 1.5 * 2.0, id="no waiting: the processor is kept busy"),
-        pytest.param(10.0, 3 * 2.0 + 1.5 * 2.0, id="3 s for the bucket's bytes: it idles before each handling"),
+        pytest.param(float("inf"), 2 * 3 * 2.0, id="no time for bytes"),
+        pytest.param(1.0, 30.0 + 3 * 2.0, id="30 s for the bucket's bytes: it is handled after them"),
     ],
 )
 def test_an_all_reduce_is_over_when_the_processors_are_done_with_it(bandwidth: float, seconds: float) -> None:
@@ -233,11 +233,11 @@ def test_a_quota_that_was_not_used_for_a_moment_is_there_at_once() -> None:
 
 
 def test_an_all_reduce_takes_half_of_the_processor_from_a_backward() -> None:
-    """Bucket 0 is ready after 1 of the 2 s of the backward, bucket 1 after 2: each takes 0.375 s, and ends the backward later."""
+    """Bucket 0 is ready after 1 of the 2 s of the backward, bucket 1 after 2: each takes 0.75 s, and ends the backward later."""
     bucket = 1 << 20
     instance = make_instance(
         [(0.0, 1.0)] * 2, devices=2, mini_batch=2, gradient_bytes=bucket, overheads=Overheads(frame_seconds=0.25)
     )
     plan = make_plan((2, {"a": 1, "b": 1}, 1), micro_batches=1)
-    # Then the statistics, whose frame is handled at both ends.
-    assert round_seconds(instance, plan) == pytest.approx(2 + 2 * 0.375 + 2 * 0.25)
+    # Then the statistics, whose frame is handled as theirs.
+    assert round_seconds(instance, plan) == pytest.approx(2 + 3 * 0.75)
