@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import time
 from dataclasses import asdict, replace
@@ -23,7 +22,7 @@ from typing import Any
 from bench.cell import Cell, profile_in_turn, written_job
 from bench.matrix_report import AGAIN, OURS, SERVED
 from bench.measured_ablations import with_names
-from bench.measuring import say
+from bench.measuring import keep, say
 from bench.peers.launch import PeerRun, run_peer
 from bench.peers.settings import PeerSettings, PeerTuner, alone, rate_alone
 from bench.testbed import links
@@ -100,9 +99,7 @@ class CellMeasurement:
     def _keep(self, **more: Any) -> None:
         """Writes the document with what is new, whole or not at all."""
         self.document.update(more)
-        beside = self.path.with_suffix(".new")
-        beside.write_text(json.dumps(self.document))
-        os.replace(beside, self.path)
+        keep(self.path, self.document)
 
 
 class _OnBed:

@@ -12,7 +12,6 @@ but for their names are trained once; those that fit no memory by the model are 
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 from bench.ablated_plans import fits, variants
 from bench.cell import FIRST_ROUNDS, Cell, measured_seconds, profile_in_turn, run
-from bench.measuring import Report, say
+from bench.measuring import Report, keep, say
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -59,12 +58,12 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
             say(f"{cell.name}: profiles")
             instance, _ = profile_in_turn(cluster, options)
             document = new_document(cell, with_names(instance, {node_id: name for name, node_id in node_ids.items()}))
-            _write(path, document)
+            keep(path, document)
         for name in missing(document):
             say(f"{cell.name}: {name}")
             plan = with_node_ids(Plan.from_json(document["plans"][name.removesuffix(AGAIN)]), node_ids)
             document["runs"][name] = run(cluster, options, plan, cluster.folder / f"run-{len(document['runs'])}")
-            _write(path, document)
+            keep(path, document)
     return document
 
 
@@ -160,10 +159,3 @@ def _new_folder(path: Path) -> Path:
     while (folder := path.with_suffix(f".work-{number}")).exists():
         number += 1
     return folder
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(document))
-    os.replace(beside, path)

@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from edgeswarm.security.files import write_atomically
+
 FORMAT = "edgeswarm-bench/1"
 
 
@@ -123,6 +125,21 @@ def arguments(description: str | None, *, repeats: int) -> argparse.ArgumentPars
     parser.add_argument("--repeats", type=int, default=repeats, metavar="N", help=f"how often  [default: {repeats}]")
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     return parser
+
+
+def folder_arguments(description: str | None, *, repeats: int) -> argparse.ArgumentParser:
+    """Of a measurement of hours, which keeps what it has in a folder: `--report` shows that alone."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="where the files of what was measured are")
+    parser.add_argument("--repeats", type=int, default=repeats, help=f"how often  [default: {repeats}]")
+    parser.add_argument("--report", action="store_true", help="only the table of what is there")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    return parser
+
+
+def keep(path: Path, document: Mapping[str, Any]) -> None:
+    """Writes what was measured so far, whole or not at all."""
+    write_atomically(path, json.dumps(document).encode(), mode=0o644)
 
 
 def say(text: str) -> None:

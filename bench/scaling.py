@@ -11,7 +11,6 @@ what was broken off goes on where it was. Needs root and nothing else at work on
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ from typing import Any
 
 from bench.cell import FIRST_ROUNDS, profile_in_turn, run, written_job
 from bench.jobs.paper_models import PAPER_MODELS
-from bench.measuring import Report, Spread, say
+from bench.measuring import Report, Spread, folder_arguments, keep, say
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import EmulatedDevice, Environment
@@ -93,9 +92,7 @@ def _measure_count(document: dict[str, Any], count: int, wanted: Sequence[tuple[
             document["runs"].append({
                 "devices": count, "planner": planner, "repeat": repeat, "samples": batch_size, **told
             })  # fmt: skip
-            beside = path.with_suffix(".new")
-            beside.write_text(json.dumps(document))
-            os.replace(beside, path)
+            keep(path, document)
 
 
 def rates(document: Mapping[str, Any]) -> dict[tuple[int, str], Spread | str]:
@@ -141,12 +138,8 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="where the models' files are")
+    parser = folder_arguments(__doc__, repeats=REPEATS)
     parser.add_argument("--model", action="append", default=[], choices=sorted(PAPER_MODELS))
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--report", action="store_true", help="only the table")
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if not given.report:

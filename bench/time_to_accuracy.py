@@ -9,9 +9,7 @@ JSON file a task, written after each run; what was broken off goes on where it w
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import sys
 import time
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cell import JOBS, profile_in_turn
-from bench.measuring import Report, Spread, say
+from bench.measuring import Report, Spread, folder_arguments, keep, say
 from bench.peers.balance import shares_by_speed
 from bench.peers.launch import run_script
 from bench.testbed.bed import EmulatedLan
@@ -81,9 +79,7 @@ class TaskMeasurement:
                 else:
                     told = _run_peer(bed, cluster, method, self._task, folder / number)
                 self.document["runs"].append({"repeat": repeat, "method": method, **told})
-                beside = self._path.with_suffix(".new")
-                beside.write_text(json.dumps(self.document))
-                os.replace(beside, self._path)
+                keep(self._path, self.document)
 
 
 def _train(cluster: BedCluster, options: TrainOptions, folder: Path) -> dict[str, Any]:
@@ -174,12 +170,8 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="where the tasks' files are")
+    parser = folder_arguments(__doc__, repeats=REPEATS)
     parser.add_argument("--task", action="append", default=[], choices=sorted(TASKS))
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--report", action="store_true", help="only the table")
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if not given.report:

@@ -9,9 +9,7 @@ file a model, written after each run. bench.wire_dtype looks at the loss of long
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -21,7 +19,7 @@ from typing import Any
 
 from bench.cell import FIRST_ROUNDS, counted_rounds, profile_in_turn, run, written_job
 from bench.jobs.paper_models import PAPER_MODELS
-from bench.measuring import Report, Spread, ratios, say
+from bench.measuring import Report, Spread, folder_arguments, keep, ratios, say
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -57,9 +55,7 @@ def measure(model: str, folder: Path, *, repeats: int) -> None:
                 say(f"{model}: {wire}, {repeat + 1} of {repeats}")
                 told = run(cluster, options[wire], plans[wire], work / f"run-{len(document['runs'])}")
                 document["runs"].append({"wire": wire, "repeat": repeat, **told})
-                beside = path.with_suffix(".new")
-                beside.write_text(json.dumps(document))
-                os.replace(beside, path)
+                keep(path, document)
 
 
 def report(documents: Sequence[Mapping[str, Any]]) -> Report:
@@ -95,12 +91,8 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="where the models' files are")
+    parser = folder_arguments(__doc__, repeats=REPEATS)
     parser.add_argument("--model", action="append", default=[], choices=sorted(PAPER_MODELS))
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--report", action="store_true", help="only the table")
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if not given.report:
