@@ -220,8 +220,8 @@ class Device:
             with self._changed:
                 self._beat_now = True
                 self._changed.notify_all()
-        elif kind == "round":
-            self._queue(_event(round=event.round))
+        elif kind == "rounds":
+            self._queue(_event(rounds=event.rounds))
         elif kind == "evaluation":
             self._queue(_event(evaluation=event.evaluation))
         elif kind == "rounds_done":
@@ -251,7 +251,7 @@ def error_json(error: EdgeswarmError) -> str:
 def _event(
     *,
     heartbeat: agent_pb2.Heartbeat | None = None,
-    round: agent_pb2.RoundReport | None = None,
+    rounds: agent_pb2.RoundReports | None = None,
     evaluation: agent_pb2.EvaluationReport | None = None,
     rounds_done: agent_pb2.RoundsDone | None = None,
     failure: agent_pb2.Failure | None = None,
@@ -259,7 +259,7 @@ def _event(
     return agent_pb2.AgentEvent(
         clock_seconds=time.time(),
         heartbeat=heartbeat,
-        round=round,
+        rounds=rounds,
         evaluation=evaluation,
         rounds_done=rounds_done,
         failure=failure,

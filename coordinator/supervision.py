@@ -200,8 +200,9 @@ class Supervision:
             if worker.action != self._actions.get(device):
                 self._actions[device] = worker.action
                 self.on_action(device, worker.action)
-        elif kind == "round":
-            self.on_round(device, event.round)
+        elif kind == "rounds":
+            for report in event.rounds.reports:
+                self.on_round(device, report)
         elif kind == "evaluation":
             self.on_evaluation(device, event.evaluation)
         elif kind == "rounds_done":

@@ -31,6 +31,7 @@ from .epoch_state import EpochSwitch
 from .errors import HaltedError, LinkBrokenError, line_of
 from .executor import run_rounds
 from .memory import anonymous_bytes
+from .round_reports import RoundReports
 from .sample_cache import SampleCache
 from .setup import StageEpoch, WorkerContext
 from .tensor_server import TensorServer
@@ -82,6 +83,7 @@ class Worker:
         self._halts_read = 0
         self._halts_done = 0
         self._next_round = 0
+        self._reports = RoundReports(send=lambda reports: self._send(0, rounds=reports))
 
     def run(self) -> None:
         self._send(0, hello=worker_pb2.WorkerHello(
@@ -127,6 +129,7 @@ class Worker:
                 memory_bytes=anonymous_bytes(),
                 tensor_port=self._server.port,
             ))  # fmt: skip
+            self._reports.send_held()
             time.sleep(PROGRESS_SECONDS)
 
     # --- commands -----------------------------------------------------------------------------------------------
@@ -181,7 +184,10 @@ class Worker:
         epoch.holder.let_go()
         self._send(command.number, started=worker_pb2.Started())
         try:
-            run_rounds(epoch.executor, start.first_round, start.end_round, finished=self._round_finished)
+            try:
+                run_rounds(epoch.executor, start.first_round, start.end_round, finished=self._round_finished)
+            finally:
+                self._reports.send_held()
             if start.evaluate and epoch.evaluation is not None:
                 report = epoch.evaluation.run(start.end_round)
                 if report is not None:
@@ -196,7 +202,7 @@ class Worker:
 
     def _round_finished(self, report: agent_pb2.RoundReport) -> None:
         self._next_round = report.round + 1
-        self._send(0, round=report)
+        self._reports.add(report)
 
     def _halt(self, command: worker_pb2.WorkerCommand) -> None:
         self._halts_done += 1
@@ -254,7 +260,7 @@ class Worker:
         progress: agent_pb2.WorkerProgress | None = None,
         ready: agent_pb2.PrepareReply | None = None,
         started: worker_pb2.Started | None = None,
-        round: agent_pb2.RoundReport | None = None,
+        rounds: agent_pb2.RoundReports | None = None,
         evaluation: agent_pb2.EvaluationReport | None = None,
         rounds_done: agent_pb2.RoundsDone | None = None,
         halted: worker_pb2.Halted | None = None,
@@ -269,7 +275,7 @@ class Worker:
                 progress=progress,
                 ready=ready,
                 started=started,
-                round=round,
+                rounds=rounds,
                 evaluation=evaluation,
                 rounds_done=rounds_done,
                 halted=halted,

@@ -43,7 +43,8 @@ def fault(mode: str, pipe: MessagePipe) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # A child that would keep the pipes open after its parent's end.
         subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, 1); time.sleep(60)"])
-        pipe.send(worker_pb2.WorkerEvent(round=agent_pb2.RoundReport(round=99)))
+        reports = agent_pb2.RoundReports(reports=[agent_pb2.RoundReport(round=99)])
+        pipe.send(worker_pb2.WorkerEvent(rounds=reports))
         time.sleep(60)
     elif mode == "failure":
         error = EdgeswarmError(ErrorCode.LINK_BROKEN, "The link to nano-2 broke.", "Look at its cable.")
@@ -64,7 +65,8 @@ def answer(command: worker_pb2.WorkerCommand, pipe: MessagePipe, mode: str) -> N
             return
         pipe.send(worker_pb2.WorkerEvent(number=number, started=worker_pb2.Started()))
         for round_number in range(command.start.first_round, command.start.end_round):
-            pipe.send(worker_pb2.WorkerEvent(round=agent_pb2.RoundReport(round=round_number)))
+            reports = agent_pb2.RoundReports(reports=[agent_pb2.RoundReport(round=round_number)])
+            pipe.send(worker_pb2.WorkerEvent(rounds=reports))
         if command.start.evaluate:
             report = agent_pb2.EvaluationReport(round=command.start.end_round)
             pipe.send(worker_pb2.WorkerEvent(evaluation=report))

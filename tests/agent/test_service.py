@@ -200,11 +200,11 @@ def test_a_job_from_reservation_to_release(start_agent: StartAgent) -> None:
     assert reply.parameter_bytes == 12
     assert dict(reply.seconds) == {"train.py": 1.0}
     agent.start()
-    assert watch.next("round").round == 0
-    assert watch.next("round").round == 1
+    assert watch.next("rounds").reports[0].round == 0
+    assert watch.next("rounds").reports[0].round == 1
     assert watch.next("rounds_done").next_round == 2
     agent.start(2, 3, evaluate=True)
-    assert watch.next("round").round == 2
+    assert watch.next("rounds").reports[0].round == 2
     assert watch.next("evaluation").round == 3  # before the rounds are said to be done
     assert watch.next("rounds_done").next_round == 3
     agent.call("Halt", agent_pb2.HaltRequest(job=job(epoch=1), reason="enough"))

@@ -65,8 +65,8 @@ def test_answers_go_to_who_asked_and_other_events_to_the_callback(start: Start) 
     assert worker.process.wait_hello(10.0).port == PORT
     assert worker.process.request(START, 10.0).HasField("started")
     assert worker.process.request(HALT, 10.0).halted.next_round == 5
-    assert worker.kinds() == ["hello", "round", "round", "rounds_done"]
-    assert [event.round.round for event in worker.events[1:3]] == [3, 4]
+    assert worker.kinds() == ["hello", "rounds", "rounds", "rounds_done"]
+    assert [report.round for event in worker.events[1:3] for report in event.rounds.reports] == [3, 4]
 
 
 def test_progress_is_the_latest_report_and_goes_on_by_our_clock(start: Start) -> None:
@@ -142,7 +142,7 @@ def test_kill_ends_a_worker_that_does_not_listen_and_its_children(start: Start, 
     worker = start(mode)
     pending = worker.process.send(START)
     if mode == "deaf":
-        wait_until(lambda: "round" in worker.kinds())
+        wait_until(lambda: "rounds" in worker.kinds())
     worker.process.wait_hello(10.0)
     worker.process.kill("it was too slow")
     assert not exists(worker.process.process_id)

@@ -92,12 +92,13 @@ def test_files_that_are_sent_say_how_far_they_are(cluster: Cluster) -> None:
 def test_rounds_are_handed_on_and_their_end_is_noticed(cluster: Cluster) -> None:
     rounds: list[tuple[str, int]] = []
     cluster.supervision.on_round = lambda device, report: rounds.append((device, report.round))
-    cluster.supervision.begin(Phase.RUNNING, epoch=1, end_round=1)
+    cluster.supervision.begin(Phase.RUNNING, epoch=1, end_round=2)
     for agent in (cluster.one, cluster.two):
-        agent.send(round=agent_pb2.RoundReport(epoch=1, round=0))
-        agent.send(rounds_done=agent_pb2.RoundsDone(epoch=1, next_round=1))
+        reports = [agent_pb2.RoundReport(epoch=1, round=number) for number in range(2)]
+        agent.send(rounds=agent_pb2.RoundReports(reports=reports))
+        agent.send(rounds_done=agent_pb2.RoundsDone(epoch=1, next_round=2))
     cluster.wait(lambda: cluster.supervision.state.phase is Phase.GATHERING)
-    assert sorted(rounds) == [("nano-1-000001", 0), ("nano-2-000002", 0)]
+    assert sorted(rounds) == [(name, number) for name in ("nano-1-000001", "nano-2-000002") for number in range(2)]
 
 
 def test_a_dead_worker_explains_the_broken_link_that_came_first(cluster: Cluster) -> None:

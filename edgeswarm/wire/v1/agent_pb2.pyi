@@ -90,20 +90,20 @@ class WatchRequest(_message.Message):
     def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ...) -> None: ...
 
 class AgentEvent(_message.Message):
-    __slots__ = ("clock_seconds", "heartbeat", "round", "rounds_done", "failure", "evaluation")
+    __slots__ = ("clock_seconds", "heartbeat", "rounds", "rounds_done", "failure", "evaluation")
     CLOCK_SECONDS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_DONE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     clock_seconds: float
     heartbeat: Heartbeat
-    round: RoundReport
+    rounds: RoundReports
     rounds_done: RoundsDone
     failure: Failure
     evaluation: EvaluationReport
-    def __init__(self, clock_seconds: _Optional[float] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[RoundReport, _Mapping]] = ..., rounds_done: _Optional[_Union[RoundsDone, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationReport, _Mapping]] = ...) -> None: ...
+    def __init__(self, clock_seconds: _Optional[float] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., rounds: _Optional[_Union[RoundReports, _Mapping]] = ..., rounds_done: _Optional[_Union[RoundsDone, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationReport, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("number", "worker", "memory_available_bytes")
@@ -136,6 +136,12 @@ class WorkerProgress(_message.Message):
     memory_bytes: int
     tensor_port: int
     def __init__(self, running: bool = ..., process_id: _Optional[int] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., action: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., action_seconds: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tensor_port: _Optional[int] = ...) -> None: ...
+
+class RoundReports(_message.Message):
+    __slots__ = ("reports",)
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    reports: _containers.RepeatedCompositeFieldContainer[RoundReport]
+    def __init__(self, reports: _Optional[_Iterable[_Union[RoundReport, _Mapping]]] = ...) -> None: ...
 
 class RoundReport(_message.Message):
     __slots__ = ("epoch", "round", "seconds", "samples", "loss_sum", "loss_count", "forward_seconds", "backward_seconds", "send_seconds", "waiting_seconds", "all_reduce_seconds", "step_seconds", "other_seconds", "sent_bytes", "received_bytes", "peak_memory_bytes", "cpu_seconds", "gradient_norm", "fetched_sample_bytes", "model_cpu_seconds")

@@ -35,13 +35,13 @@ class ExitCommand(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerEvent(_message.Message):
-    __slots__ = ("number", "hello", "progress", "ready", "started", "round", "rounds_done", "halted", "curve", "profiled", "failure", "evaluation")
+    __slots__ = ("number", "hello", "progress", "ready", "started", "rounds", "rounds_done", "halted", "curve", "profiled", "failure", "evaluation")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_DONE_FIELD_NUMBER: _ClassVar[int]
     HALTED_FIELD_NUMBER: _ClassVar[int]
     CURVE_FIELD_NUMBER: _ClassVar[int]
@@ -53,14 +53,14 @@ class WorkerEvent(_message.Message):
     progress: _agent_pb2.WorkerProgress
     ready: _agent_pb2.PrepareReply
     started: Started
-    round: _agent_pb2.RoundReport
+    rounds: _agent_pb2.RoundReports
     rounds_done: _agent_pb2.RoundsDone
     halted: Halted
     curve: _agent_pb2.LayerCurve
     profiled: _agent_pb2.ProcessCost
     failure: _agent_pb2.Failure
     evaluation: _agent_pb2.EvaluationReport
-    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., progress: _Optional[_Union[_agent_pb2.WorkerProgress, _Mapping]] = ..., ready: _Optional[_Union[_agent_pb2.PrepareReply, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., round: _Optional[_Union[_agent_pb2.RoundReport, _Mapping]] = ..., rounds_done: _Optional[_Union[_agent_pb2.RoundsDone, _Mapping]] = ..., halted: _Optional[_Union[Halted, _Mapping]] = ..., curve: _Optional[_Union[_agent_pb2.LayerCurve, _Mapping]] = ..., profiled: _Optional[_Union[_agent_pb2.ProcessCost, _Mapping]] = ..., failure: _Optional[_Union[_agent_pb2.Failure, _Mapping]] = ..., evaluation: _Optional[_Union[_agent_pb2.EvaluationReport, _Mapping]] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., progress: _Optional[_Union[_agent_pb2.WorkerProgress, _Mapping]] = ..., ready: _Optional[_Union[_agent_pb2.PrepareReply, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., rounds: _Optional[_Union[_agent_pb2.RoundReports, _Mapping]] = ..., rounds_done: _Optional[_Union[_agent_pb2.RoundsDone, _Mapping]] = ..., halted: _Optional[_Union[Halted, _Mapping]] = ..., curve: _Optional[_Union[_agent_pb2.LayerCurve, _Mapping]] = ..., profiled: _Optional[_Union[_agent_pb2.ProcessCost, _Mapping]] = ..., failure: _Optional[_Union[_agent_pb2.Failure, _Mapping]] = ..., evaluation: _Optional[_Union[_agent_pb2.EvaluationReport, _Mapping]] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
     __slots__ = ("process_id", "port", "torch_version", "accelerator", "base_bytes")
