@@ -24,7 +24,9 @@ from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, tr
 from edgeswarm_coordinator.events import PROFILE_LAYERS, Event, RoundDone, StepDone
 
 JOBS = Path(__file__).parent / "jobs"
-AGAIN = "again"
+PROFILED_AGAIN = "again"
+# At the end of a name: the same plan once more, whose distance from the first run is the noise.
+RUN_AGAIN = ", again"
 _JOB = "from paper_models import make_job\n\njob = make_job({model!r}, {settings})\n"
 FIRST_ROUNDS = 2  # which begin with cold memory and unfilled buffers
 # Of a processor (bench/testbed/speed.py): beyond it a round says more of the machine's other tenants than of its plan.
@@ -89,7 +91,7 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
 
     All at once they would spoil each other's caches more than a training does, and alone they would be faster than in one.
     Those with least memory come first, since what all are asked to time depends on them. Beside the instance: seconds in which
-    layers were timed, by the device that stands for its class; AGAIN once more for all, by what is known then.
+    layers were timed, by the device that stands for its class; PROFILED_AGAIN once more for all, by what is known then.
     """
     of_class: dict[float, str] = {}
     for device in sorted(cluster.bed.environment.devices, key=lambda device: (device.memory_bytes, -device.cores)):
@@ -114,7 +116,7 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
         # Too few devices for a plan: what was measured is kept.
         with cluster.accompanied(others), contextlib.suppress(EdgeswarmError):
             measured(some, name)
-    return measured(options, AGAIN), seconds
+    return measured(options, PROFILED_AGAIN), seconds
 
 
 def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bench.cell import Cell, profile_in_turn, written_job
-from bench.matrix_report import AGAIN, OURS, SERVED
+from bench.cell import RUN_AGAIN, Cell, profile_in_turn, written_job
+from bench.matrix_report import OURS, SERVED
 from bench.measured_ablations import with_names
 from bench.measuring import keep, say
 from bench.peers.launch import PeerRun, run_peer
@@ -65,7 +65,7 @@ class CellMeasurement:
         done = {(run["repeat"], run["method"]) for run in self.document["runs"]}
         methods = [*self.document["plans"], *self.document["peers"]]
         # The same setting once more in each repeat: its distance from the first is the noise.
-        turns = [*methods, OURS + AGAIN, SERVED]
+        turns = [*methods, OURS + RUN_AGAIN, SERVED]
         return [(repeat, name) for repeat in range(self._repeats) for name in turns if (repeat, name) not in done]
 
     def run(self) -> None:
@@ -86,7 +86,7 @@ class CellMeasurement:
                 self._keep(peers={name: asdict(peer) for name, peer in on_bed.tuned_peers(speeds).items()})
             for repeat, name in self.missing():
                 say(f"{self.cell.name}: {name}, repeat {repeat + 1} of {self._repeats}")
-                method = name.removesuffix(AGAIN)
+                method = name.removesuffix(RUN_AGAIN)
                 if name == SERVED:
                     told = on_bed.train_served()
                 elif method in self.document["plans"]:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.cell import RUN_AGAIN
 from bench.measuring import Report
 
 OURS = "edgeswarm"
-AGAIN = ", again"
 SERVED = "edgeswarm, first epoch served"
 
 
@@ -42,7 +42,7 @@ class CellResult:
     @property
     def noise(self) -> float | None:
         """Of the same setting against itself, 0.02 for 2 %; None while it was not run twice in a repeat."""
-        ratios = self._ratios(OURS, OURS + AGAIN)
+        ratios = self._ratios(OURS, OURS + RUN_AGAIN)
         return max((abs(ratio - 1) for ratio in ratios), default=None)
 
     def rate(self, method: str) -> float | None:

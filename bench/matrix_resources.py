@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.matrix_report import AGAIN, OURS
+from bench.cell import RUN_AGAIN
+from bench.matrix_report import OURS
 from bench.measuring import Report
 from edgeswarm.plan import Plan
 from edgeswarm.profile_json import instance_from_json
@@ -51,7 +52,7 @@ class Resources:
 
 def read_resources(document: Mapping[str, Any]) -> Resources | None:
     """None where our plan has not run yet."""
-    runs = [run for run in document["runs"] if run["method"] in (OURS, OURS + AGAIN) and "round_seconds" in run]
+    runs = [run for run in document["runs"] if run["method"] in (OURS, OURS + RUN_AGAIN) and "round_seconds" in run]
     if not runs:
         return None
     plan = Plan.from_json(document["plans"][OURS])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ablated_plans import fits, variants
-from bench.cell import FIRST_ROUNDS, Cell, measured_seconds, profile_in_turn, run
+from bench.cell import FIRST_ROUNDS, RUN_AGAIN, Cell, measured_seconds, profile_in_turn, run
 from bench.measuring import Report, keep, say
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
@@ -35,7 +35,6 @@ from edgeswarm_coordinator.planner.units import readable_bytes
 FORMAT = "edgeswarm-ablations/1"
 MODELS = ("mobilenet_v2", "bert_small")
 ENVIRONMENT, MBPS = "C", 100.0
-AGAIN = ", again"
 COLUMNS = ("cell", "plan", "predicted", "measured", "speed beside asteroid", "as predicted", "largest peak")
 
 
@@ -61,7 +60,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
             keep(path, document)
         for name in missing(document):
             say(f"{cell.name}: {name}")
-            plan = with_node_ids(Plan.from_json(document["plans"][name.removesuffix(AGAIN)]), node_ids)
+            plan = with_node_ids(Plan.from_json(document["plans"][name.removesuffix(RUN_AGAIN)]), node_ids)
             document["runs"][name] = run(cluster, options, plan, cluster.folder / f"run-{len(document['runs'])}")
             keep(path, document)
     return document
@@ -90,7 +89,7 @@ def with_names(instance: PlanningInstance, names: dict[str, str]) -> PlanningIns
 def missing(document: dict[str, Any]) -> list[str]:
     """The runs still to make, in order: each distinct plan that fits, then the first one again."""
     first = list(dict.fromkeys(name for name in trained_as(document).values() if name is not None))
-    return [name for name in [*first, *(f"{name}{AGAIN}" for name in first[:1])] if name not in document["runs"]]
+    return [name for name in [*first, *(f"{name}{RUN_AGAIN}" for name in first[:1])] if name not in document["runs"]]
 
 
 def trained_as(document: dict[str, Any]) -> dict[str, str | None]:
@@ -131,11 +130,11 @@ def measured_report(folder: Path) -> Report:
 def _add_rows(table: Report, document: dict[str, Any]) -> None:
     runs, cell = document["runs"], document["cell"]
     of_plan = trained_as(document)
-    rows = {**of_plan, **{name: name for name in runs if name.endswith(AGAIN)}}
+    rows = {**of_plan, **{name: name for name in runs if name.endswith(RUN_AGAIN)}}
     first = next((name for name in of_plan.values() if name is not None), None)
     base = runs.get(first, {})
     for name, trained in rows.items():
-        written = document["plans"][name.removesuffix(AGAIN)]
+        written = document["plans"][name.removesuffix(RUN_AGAIN)]
         if trained is None:
             table.rows.append((cell, name, "", "no plan" if written is None else "fits no memory", "", "", ""))
             continue

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.cell import AGAIN, FIRST_ROUNDS, MOST_SLOWNESS, Cell, counted_rounds, measured_seconds
+from bench.cell import FIRST_ROUNDS, MOST_SLOWNESS, PROFILED_AGAIN, Cell, counted_rounds, measured_seconds
 from bench.measuring import Report
 from bench.refit import instance_again, median_profiles, prepared_job
 from edgeswarm.plan import Plan
@@ -21,7 +21,7 @@ from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.profile_cache import Profiles
 
 MOST_ERROR_MEDIAN, MOST_ERROR_95, LEAST_RANK_CORRELATION = 0.08, 0.15, 0.95
-MOST_PROFILE_SECONDS = {"nx": 60.0, "nano": 180.0, AGAIN: 0.0}
+MOST_PROFILE_SECONDS = {"nx": 60.0, "nano": 180.0, PROFILED_AGAIN: 0.0}
 MOST_MEMORY_UNDER, MOST_MEMORY_OVER = 0.03, 0.10
 
 

@@ -4,7 +4,8 @@
     python -m bench.wire_speed --folder DIR --report
 
 Environment C at 100 Mbit/s. For each `wire_dtype` the plan that is best with it, trained in turns over the same samples; one JSON
-file a model, written after each run. bench.wire_dtype looks at the loss of longer trainings. Needs root and a quiet machine.
+file a model, written after each run; what was broken off goes on where it was. bench.wire_dtype looks at the loss of longer
+trainings. Needs root and a quiet machine.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bench.testbed.environment import load_environment
 from bench.testbed.links import HUB_ADDRESS
 from edgeswarm.plan import Plan
 from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job
+from edgeswarm_coordinator.plan_by_hand import with_node_ids
 
 FORMAT = "edgeswarm-wire-speed/1"
 ENVIRONMENT, MBPS = "C", 100.0
@@ -34,10 +36,16 @@ ROUNDS, REPEATS = 10, 3
 
 
 def measure(model: str, folder: Path, *, repeats: int) -> None:
+    """Fills the model's file; needs a testbed only where a run is missing."""
     path = folder / f"{model}.json"
+    document: dict[str, Any] = (
+        json.loads(path.read_text()) if path.exists() else {"format": FORMAT, "model": model, "runs": []}
+    )
+    wanted = missing(document, repeats=repeats)
+    if not wanted:
+        return
     work = path.with_suffix(".work")
     shutil.rmtree(work, ignore_errors=True)
-    document: dict[str, Any] = {"format": FORMAT, "model": model, "runs": []}
     with EmulatedLan(load_environment(ENVIRONMENT, mbps=MBPS)) as bed, BedCluster(bed, folder=work) as cluster:
         options = {
             wire: TrainOptions(
@@ -47,15 +55,26 @@ def measure(model: str, folder: Path, *, repeats: int) -> None:
             )
             for wire in WIRES
         }
-        say(f"{model}: profiles")
-        profile_in_turn(cluster, options[WIRES[0]])
-        plans: dict[str, Plan] = {wire: make_plan_for_job(options[wire], folders=cluster.folders)[0] for wire in WIRES}
-        for repeat in range(repeats):
-            for wire in WIRES:
-                say(f"{model}: {wire}, {repeat + 1} of {repeats}")
-                told = run(cluster, options[wire], plans[wire], work / f"run-{len(document['runs'])}")
-                document["runs"].append({"wire": wire, "repeat": repeat, **told})
-                keep(path, document)
+        node_ids = {name: cluster.node_id(name) for name in cluster.names}
+        if "plans" not in document:
+            say(f"{model}: profiles")
+            profile_in_turn(cluster, options[WIRES[0]])
+            plans = {wire: make_plan_for_job(options[wire], folders=cluster.folders)[0] for wire in WIRES}
+            names = {node_id: name for name, node_id in node_ids.items()}
+            document["plans"] = {wire: with_node_ids(plan, names).to_json() for wire, plan in plans.items()}
+            keep(path, document)
+        for repeat, wire in wanted:
+            say(f"{model}: {wire}, {repeat + 1} of {repeats}")
+            plan = with_node_ids(Plan.from_json(document["plans"][wire]), node_ids)
+            told = run(cluster, options[wire], plan, work / f"run-{len(document['runs'])}")
+            document["runs"].append({"wire": wire, "repeat": repeat, **told})
+            keep(path, document)
+
+
+def missing(document: Mapping[str, Any], *, repeats: int) -> list[tuple[int, str]]:
+    """(repeat, wire) still to run, in their order."""
+    done = {(told["repeat"], told["wire"]) for told in document["runs"]}
+    return [(repeat, wire) for repeat in range(repeats) for wire in WIRES if (repeat, wire) not in done]
 
 
 def report(documents: Sequence[Mapping[str, Any]]) -> Report:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.wire_speed import report
+from bench.wire_speed import missing, report
 
 
 def run(wire: str, repeat: int, seconds: float) -> dict[str, Any]:
@@ -27,3 +27,9 @@ def test_a_narrow_wire_beside_the_wide_one() -> None:
     assert rows[0] == ("mobilenet_v2", "float32", "2.40 (2.00 to 3.00)", "1.00 (1.00 to 1.00)", "2.0000", "2")
     assert rows[1][3] == "1.50 (1.00 to 2.00)"
     assert rows[2][2] == "worker-died: ..."
+
+
+def test_what_was_broken_off_goes_on_with_the_runs_that_lack() -> None:
+    runs = [run(wire, 0, 1.0) for wire in ("float32", "bfloat16")]
+    assert missing({"runs": runs}, repeats=2) == [(0, "float16"), (1, "float32"), (1, "bfloat16"), (1, "float16")]
+    assert missing({"runs": runs}, repeats=0) == []
