@@ -31,6 +31,8 @@ from edgeswarm_coordinator.planner.comparison.exhaustive import every_micro_batc
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
+OURS = "edgeswarm"
+MOST_MEAN_GAP, MOST_GAP = 0.01, 0.05
 OPTIMUM = "exhaustive"
 # Upper edges of the histogram; the last column has all above.
 EDGES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -141,6 +143,10 @@ def make_report(cases: Sequence[Case], planners: Sequence[str]) -> Report:
             report.data[planner] = _figures(gaps)
     fastest = [gap for case in solved for planner in planners if (gap := case.gap(planner)) is not None]
     report.expect("no plan is faster than the optimum", min(fastest, default=0.0) >= -1e-5)
+    if OURS in report.data:
+        mean, worst = report.data[OURS]["mean"], report.data[OURS]["worst"]
+        report.expect(f"edgeswarm's mean gap is at most {100 * MOST_MEAN_GAP:g} %", mean <= MOST_MEAN_GAP)
+        report.expect(f"edgeswarm's worst gap is at most {100 * MOST_GAP:g} %", worst <= MOST_GAP)
     return report
 
 
@@ -162,7 +168,7 @@ def _figures(gaps: Mapping[int, float]) -> dict[str, Any]:
 
 def main() -> int:
     parser = arguments(__doc__, repeats=1)
-    parser.add_argument("--count", type=int, default=300, metavar="N", help="how many instances  [default: 300]")
+    parser.add_argument("--count", type=int, default=310, metavar="N", help="how many instances  [default: 310]")
     parser.add_argument("--seed", type=int, default=0, metavar="NUMBER", help="which instances  [default: 0]")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, one JSON object a line")
     others = [name for name in PLANNERS if name != OPTIMUM]

@@ -33,6 +33,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "instances"
 # Small instances only; bench/optimum_gap.py has it.
 WITHOUT = ("exhaustive",)
 HETPIPE = "hetpipe"
+OURS = "edgeswarm"
 
 Found = TypeVar("Found")
 
@@ -116,7 +117,15 @@ def markdown(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]) -
     return markdown_table(("instance", *planners), rows)
 
 
-def make_report(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]) -> Report:
+def most_planning_seconds(instance: PlanningInstance) -> float:
+    """What edgeswarm's planner may take, on one core."""
+    return 1.0 if instance.model.layer_count <= 180 and len(instance.devices) <= 6 else 3.0
+
+
+def make_report(
+    cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str], *, limits: Mapping[str, float] | None = None
+) -> Report:
+    """limits: by instance, seconds that edgeswarm's planner may take."""
     report = Report(
         "Seconds of a round by the simulator",
         "In brackets: devices used, and seconds of processor time that planning took, on one core. The best is marked *.",
@@ -130,7 +139,20 @@ def make_report(cells: Mapping[str, Mapping[str, Cell]], planners: Sequence[str]
         ]
         report.rows.append((name, *marks))
         report.data[name] = {planner: vars(cell) for planner, cell in row.items()}
+    ours = {name: row[OURS] for name, row in cells.items() if OURS in row}
+    if ours:
+        slower = [
+            name for name, cell in ours.items() if not (cell.seconds or math.inf) <= _fastest(cells[name]) * (1 + 1e-6)
+        ]
+        report.expect(f"no planner's plan is faster than edgeswarm's{_named(slower)}", not slower)
+    if ours and limits:
+        late = [name for name, cell in ours.items() if cell.planning_seconds > limits[name]]
+        report.expect(f"planning takes edgeswarm no longer than it may{_named(late)}", not late)
     return report
+
+
+def _named(instances: Sequence[str]) -> str:
+    return f": {', '.join(instances)}" if instances else ""
 
 
 def _digits(value: float) -> str:
@@ -150,14 +172,15 @@ def main() -> int:
     paths = [path for path in sorted(options.data.glob("*.json")) if path.stem in (options.instance or [path.stem])]
     if not paths:
         parser.error(f"{options.data} holds no such instance; --data FOLDER names the folder")
-    cells = {}
+    cells, limits = {}, {}
     for path in paths:
         instance = instance_from_json(json.loads(path.read_text()))
         say(f"{path.stem}: {instance.model.layer_count} layers, {len(instance.devices)} devices")
+        limits[path.stem] = most_planning_seconds(instance)
         cells[path.stem] = {planner: measure(instance, planner) for planner in planners}
     if options.write:
         write_into(PLANNERS_PAGE, "table", markdown(cells, planners))
-    return make_report(cells, planners).show(as_json=options.json)
+    return make_report(cells, planners, limits=limits).show(as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -403,6 +403,14 @@ class PlanningInstance:
             )
 
     @property
+    def served_input_bytes(self) -> int:
+        """Per sample, what a device of the first stage gets from the data source; 0 where there is none."""
+        source = self.data_source
+        if source is None:
+            return 0
+        return self.model.input_bytes if source.input_bytes is None else source.input_bytes
+
+    @property
     def device_names(self) -> tuple[str, ...]:
         return tuple(device.name for device in self.devices)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
@@ -18,7 +18,9 @@ from .comparison.eddl import data_parallel
 from .comparison.exhaustive import exhaustive
 from .comparison.gpipe import gpipe_by_size, gpipe_by_time, gpipe_shortage
 from .comparison.pipedream import pipedream, pipedream_shortage
+from .cost_model import plan_memory_bytes
 from .micro_batches import micro_batch_sizes
+from .prediction import with_prediction
 from .search.edgeswarm import plan_by_search
 from .search.seeds import seed_plans
 from .shortage import Shortage, no_plan_fits, one_stage_shortage, pipeline_shortage
@@ -28,6 +30,11 @@ WholeSearch = Callable[[PlanningInstance, tuple[int, ...]], Plan | None]
 
 # A smaller micro-batch has to be this much faster: each one costs frames and calls that no profile shows.
 WORTH_A_SMALLER_MICRO_BATCH = 1.01
+
+LOOK_AT_EVERY_CUT = ("pipeline", "asteroid", "gpipe")
+
+# How often a plan is made again with what its links and its all-reduce take, which are known for a whole plan only.
+MOST_TRIES = 4
 
 # Tried one after another where no pipeline with K_p micro-batches in flight fits memory.
 FEWER_IN_FLIGHT = (3, 2, 1)
@@ -73,8 +80,14 @@ def _pipeline(most_in_flight: int | None) -> Search:
 
 def _edgeswarm(instance: PlanningInstance, sizes: tuple[int, ...]) -> Plan | None:
     """One size is one that was asked for; where there are several, the search chooses among all."""
-    seeds = seed_plans(instance, sizes)
-    return plan_by_search(instance, micro_batch=sizes[0] if len(sizes) == 1 else None, seeds=seeds)
+    micro_batch = sizes[0] if len(sizes) == 1 else None
+    found = plan_by_search(instance, micro_batch=micro_batch, seeds=seed_plans(instance, sizes))
+    if found is None:
+        # The search begins at a few cut points; where memory is short, all that fits may lie between them.
+        others = [_fitting_plan(instance, PLANNERS[name], sizes)[0] for name in LOOK_AT_EVERY_CUT]
+        seeds = [plan for plan in others if plan is not None]
+        found = plan_by_search(instance, micro_batch=micro_batch, seeds=seeds) if seeds else None
+    return found
 
 
 PLANNERS: dict[str, Planner] = {
@@ -150,16 +163,45 @@ def make_plan(instance: PlanningInstance, planner: str = "edgeswarm", micro_batc
     chosen = PLANNERS[planner]
     least = max(layer.least_batch for layer in instance.model.layers)
     sizes = sizes_to_try(instance.training.mini_batch, micro_batch, least_batch=least)
-    if chosen.whole is not None:
-        whole = chosen.whole(instance, sizes)
-        if whole is not None:
-            return whole
-    for attempt in chosen.searches:
-        plan = _best_plan(instance, chosen, attempt, sizes)
+    plan, burdened = _fitting_plan(instance, chosen, sizes)
+    if plan is not None:
+        return plan
+    shortages = _shortages(burdened, chosen, min(sizes))
+    raise no_plan_fits(instance, shortages, planner=planner, fixed_micro_batch=micro_batch is not None)
+
+
+def _fitting_plan(
+    instance: PlanningInstance, planner: Planner, sizes: tuple[int, ...]
+) -> tuple[Plan | None, PlanningInstance]:
+    """A plan that fits memory with its links and its all-reduce, or None; beside it the instance that it was made of.
+
+    In that one, devices which had too little memory for an earlier plan's links hold as much more from the beginning.
+    """
+    burdened = instance
+    for _ in range(MOST_TRIES):
+        plan = _found_plan(burdened, planner, sizes)
+        if plan is None:
+            break
+        needed = plan_memory_bytes(instance, plan)
+        over = {name: size - instance.devices[instance.index_of[name]].memory_bytes for name, size in needed.items()}
+        if max(over.values()) <= 0:
+            return with_prediction(instance, plan) if burdened is not instance else plan, burdened
+        devices = (
+            replace(device, base_bytes=device.base_bytes + max(0, over.get(device.name, 0)))
+            for device in burdened.devices
+        )
+        burdened = replace(burdened, devices=tuple(devices))
+    return None, burdened
+
+
+def _found_plan(instance: PlanningInstance, planner: Planner, sizes: tuple[int, ...]) -> Plan | None:
+    if planner.whole is not None:
+        return planner.whole(instance, sizes)
+    for attempt in planner.searches:
+        plan = _best_plan(instance, planner, attempt, sizes)
         if plan is not None:
             return plan
-    shortages = _shortages(instance, chosen, min(sizes))
-    raise no_plan_fits(instance, shortages, planner=planner, fixed_micro_batch=micro_batch is not None)
+    return None
 
 
 def comparison_planners(chosen: str) -> tuple[str, ...]:

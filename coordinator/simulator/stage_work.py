@@ -131,8 +131,7 @@ def _sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> int:
     source = instance.data_source
     if source is None:
         return 0
-    sent = instance.model.input_bytes if source.input_bytes is None else source.input_bytes
-    inputs = sent if stage == 0 else 0
+    inputs = instance.served_input_bytes if stage == 0 else 0
     return inputs + (source.label_bytes if stage == len(plan.stages) - 1 else 0)
 
 

@@ -37,7 +37,7 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from ...simulator.simulate import round_and_in_flight
 from ..backups import with_backups
-from ..cost_model import held_bytes
+from ..cost_model import held_bytes, plan_memory_bytes
 from ..prediction import with_prediction
 from .arrangements import Arrangement, arrangements
 from .round_floor import Grid, RoundFloor
@@ -223,6 +223,12 @@ class _Search:
                 of_box = max(floors[stage][limit] for stage, limit in enumerate(box[0]))
                 heapq.heappush(boxes, (of_box, *box))
 
+    def _holds_whole(self, plan: Plan) -> bool:
+        """Whether memory holds what its devices' links and all-reduce take, too; they are known for a whole plan only."""
+        needed = plan_memory_bytes(self._instance, plan)
+        devices = self._instance.devices
+        return all(size <= devices[self._instance.index_of[name]].memory_bytes for name, size in needed.items())
+
     def _leaves_too_few(self, plan: Plan) -> bool:
         """Whether a last, smaller micro-batch leaves a replica fewer samples than a layer needs."""
         least = [layer.least_batch for layer in self._instance.model.layers]
@@ -242,6 +248,8 @@ class _Search:
         )
         if self._leaves_too_few(plan):
             return (1,) * len(limits)  # whatever K is
+        if not self._holds_whole(plan):
+            return tuple(limits)  # with fewer in flight its links may fit as well
         seconds, used = round_and_in_flight(self._instance, plan)
         self.simulated += 1
         if seconds < self.seconds:

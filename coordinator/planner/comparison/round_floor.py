@@ -328,7 +328,7 @@ class RoundFloor:
         source = self.instance.data_source
         if source is None:
             return 0.0
-        per_sample = self.instance.model.input_bytes + source.label_bytes
+        per_sample = self.instance.served_input_bytes + source.label_bytes
         return self.instance.training.mini_batch * per_sample / source.egress
 
 

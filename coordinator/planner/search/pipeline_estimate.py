@@ -168,9 +168,9 @@ class PipelineEstimator:
         )
 
     def _cut_bytes(self, cut: int) -> float:
-        if cut == self.problem.layer_count or (cut == 0 and self.problem.instance.data_source is None):
-            return 0.0
-        return self.problem.cut_bytes[cut]
+        if cut == 0:
+            return self.problem.served_input_bytes
+        return self.problem.cut_bytes[cut] if cut < self.problem.layer_count else 0.0
 
     def _link_figures(self, sender: CandidateStage, receiver: CandidateStage) -> LinkFigures:
         key = (sender.end, sender.devices, sender.shares, receiver.devices, receiver.shares)
@@ -213,13 +213,14 @@ class PipelineEstimator:
         source = self.problem.instance.data_source
         if source is None:
             return np.zeros(len(candidates))
-        whole = (self.problem.cut_bytes[0] + source.label_bytes) * self.problem.mini_batch
+        inputs = self.problem.served_input_bytes
+        whole = (inputs + source.label_bytes) * self.problem.mini_batch
         seconds = []
         for candidate in candidates:
             head = candidate.stages[0]
             part = self.problem.mini_batch / candidate.micro_batch
             slowest = max(
-                share * part * self.problem.cut_bytes[0] / source.bandwidth[device]
+                share * part * inputs / source.bandwidth[device]
                 for device, share in zip(head.devices, head.shares, strict=True)
             )
             seconds.append(max(whole / source.egress, slowest))

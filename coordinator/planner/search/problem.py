@@ -26,6 +26,7 @@ class SearchProblem:
         self.mini_batch = training.mini_batch
         self.least_batch = max(layer.least_batch for layer in model.layers)
         self.cut_bytes = [float(value) for value in model.cut_bytes]
+        self.served_input_bytes = float(instance.served_input_bytes)
         self.latency = instance.network.latency_seconds
         state = 2.0 + training.optimizer_state_bytes_per_parameter_byte
         self.weight_bytes = [float(value) * state for value in model.param_bytes_before]

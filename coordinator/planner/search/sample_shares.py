@@ -108,9 +108,7 @@ def carried_bytes(problem: SearchProblem, first: int, end: int) -> float:
     where a data source sends it, and that comes in beside the gradients from behind.
     """
     behind = problem.cut_bytes[end] if end < problem.layer_count else 0.0
-    if first == 0:
-        return behind + (problem.cut_bytes[0] if problem.instance.data_source is not None else 0.0)
-    return behind + problem.cut_bytes[first]
+    return behind + (problem.cut_bytes[first] if first else problem.served_input_bytes)
 
 
 def _shares_by_time(times: FloatArray, largest: IntArray, samples: int) -> IntArray:

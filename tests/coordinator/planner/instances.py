@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from edgeswarm.profile import (
+    DataSource,
     DeviceDescription,
     DeviceProfile,
     LayerCosts,
     ModelCosts,
     Network,
+    Overheads,
     PlanningInstance,
     TrainingSettings,
 )
@@ -99,4 +102,28 @@ def instances(
         devices=devices,
         network=network,
         training=TrainingSettings(draw(st.sampled_from([4, 6, 8])), draw(st.sampled_from([0.0, 2.0]))),
+    )
+
+
+@st.composite
+def whole_instances(draw: st.DrawFn) -> PlanningInstance:
+    """Likewise, with all that real ones have beside: what a process holds, links and frames, overheads, a data source."""
+    plain = draw(instances(uniform_links=False))
+    some = st.sampled_from([0, 0, 100, 400])
+    overheads = Overheads(action_seconds=draw(st.sampled_from([0.0, 0.1])), byte_seconds=draw(st.sampled_from([0.0, 1e-4])))
+    speeds = st.sampled_from([200.0, 2_000.0, 50_000.0])
+    source = DataSource(
+        tuple(draw(speeds) for _ in plain.devices),
+        egress=draw(speeds),
+        label_bytes=draw(some),
+        input_bytes=draw(st.sampled_from([None, 25, 400])),
+    )
+    return replace(
+        plain,
+        profiles={name: replace(profile, overheads=overheads) for name, profile in plain.profiles.items()},
+        devices=tuple(replace(device, base_bytes=draw(some)) for device in plain.devices),
+        training=replace(
+            plain.training, frames_held=draw(st.integers(0, 2)), peer_bytes=draw(some), reduce_bytes=draw(some)
+        ),
+        data_source=source if draw(st.booleans()) else None,
     )

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
+from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
 from edgeswarm_coordinator.planner.micro_batches import micro_batch_sizes
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 from edgeswarm_coordinator.planner.prediction import predict
 from edgeswarm_coordinator.planner.shortage import one_stage_shortage
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
-from .instances import PLENTY, instances, make_instance
+from .instances import PLENTY, instances, make_instance, whole_instances
 
 THREE = make_instance((1.0, 2.0, 1.0, 2.0), (1.0, 2.0, 4.0))
 
@@ -42,7 +43,7 @@ def plan_or_error(instance: PlanningInstance, planner: str) -> tuple[Plan | None
 
 
 @settings(max_examples=80, deadline=None)
-@given(instance=instances(uniform_links=False), planner=st.sampled_from(sorted(PLANNERS)))
+@given(instance=whole_instances(), planner=st.sampled_from(sorted(PLANNERS)))
 def test_every_planner_gives_a_whole_plan_or_says_why_not(instance: PlanningInstance, planner: str) -> None:
     plan, error = plan_or_error(instance, planner)
     if plan is not None:
@@ -78,7 +79,7 @@ def test_where_a_baseline_fits_asteroid_fits(instance: PlanningInstance) -> None
 
 @pytest.mark.thorough
 @settings(max_examples=12, deadline=None)
-@given(instance=instances(uniform_links=False))
+@given(instance=whole_instances())
 def test_nobody_is_faster_than_the_exhaustive_search(instance: PlanningInstance) -> None:
     plans = {name: plan for name in PLANNERS if (plan := plan_or_error(instance, name)[0]) is not None}
     seconds = {name: round_seconds(instance, plan) for name, plan in plans.items()}
@@ -133,6 +134,25 @@ def test_fewer_in_flight_where_the_papers_number_fits_no_memory() -> None:
     plan = make_plan(instance, micro_batch=1)
     assert [stage.in_flight for stage in plan.stages] == [2, 1]
     check_whole(plan, instance)
+
+
+def test_a_plan_between_the_first_cut_points_is_found_where_memory_holds_nothing_else() -> None:
+    # 40 layers of 300 bytes and 50 for each sample: either device holds 20 of them with one sample in flight, not 21.
+    instance = make_instance((1.0,) * 40, (1.0, 1.0), [7_300, 7_300])
+    for planner in ("pipeline", "edgeswarm"):
+        plan = make_plan(instance, planner)
+        check_whole(plan, instance)
+        assert [stage.end_layer for stage in plan.stages] == [20, 40]
+
+
+@pytest.mark.parametrize("planner", ["data-parallel", "asteroid", "edgeswarm", "exhaustive"])
+def test_links_and_the_all_reduce_need_memory_too(planner: str) -> None:
+    # Alone, each device would hold its part of the samples; what the group's all-reduce holds comes on top of that.
+    free = make_instance((1.0,) * 2, (1.0, 1.0), [1_100, 1_100], mini_batch=8)
+    instance = replace(free, training=replace(free.training, reduce_bytes=300, peer_bytes=200))
+    needed = plan_memory_bytes(instance, make_plan(free, planner))
+    assert planner == "edgeswarm" or max(needed.values()) > 1_100
+    check_whole(make_plan(instance, planner), instance)
 
 
 def test_no_plan_fits_names_the_device_and_what_it_lacks() -> None:

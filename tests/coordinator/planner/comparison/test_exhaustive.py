@@ -83,6 +83,9 @@ def test_no_simulated_round_is_below_its_floor(number: int, data: st.DataObject)
     least = data.draw(st.sampled_from([1, 1, 2]), label="least batch of the last layer")
     layers = (*instance.model.layers[:-1], replace(instance.model.layers[-1], least_batch=least))
     instance = replace(instance, model=replace(instance.model, layers=layers))
+    if instance.data_source is not None:
+        served = data.draw(st.sampled_from([None, 0, instance.model.input_bytes // 4]), label="served bytes")
+        instance = replace(instance, data_source=replace(instance.data_source, input_bytes=served))
     micro_batch = data.draw(st.integers(1, instance.training.mini_batch))
     groups = data.draw(
         st.sampled_from([a for a in arrangements(instance) if max(map(len, a)) <= micro_batch]), label="groups"
@@ -111,6 +114,11 @@ def test_no_simulated_round_is_below_its_floor(number: int, data: st.DataObject)
 @pytest.mark.parametrize("number", range(12))
 def test_pruning_finds_what_plain_enumeration_finds(number: int) -> None:
     instance = random_instance(2, number, most_layers=3, most_devices=3, most_mini_batch=4)
+    if number % 2:  # links and an all-reduce that memory has to hold, samples smaller than the model's input
+        least = min(device.memory_bytes for device in instance.devices)
+        training = replace(instance.training, reduce_bytes=least // 5, peer_bytes=least // 5)
+        source = instance.data_source and replace(instance.data_source, input_bytes=instance.model.input_bytes // 4)
+        instance = replace(instance, training=training, data_source=source)
     sizes = every_micro_batch(instance)
     plain = min(
         (round_seconds(instance, plan) for size in sizes for plan in all_plans(instance, size) if fits(instance, plan)),
