@@ -1,4 +1,4 @@
-"""From what a kind of hardware measured to what the planner takes: its layers' times, overheads, and working memory. Pure.
+"""From what a kind of hardware measured to what the planner takes: its layers' times and its overheads. Pure.
 
 curves of layers --> fitted, on common batch sizes --+--> x factor --> DeviceProfile
 curves of whole stages --> compared with the sums ---+
@@ -20,22 +20,14 @@ from .process_costs import ProcessCosts
 from .profile_cache import Curve
 from .stage_checks import CheckedStage, Comparison, Correction, learn_correction
 
-# What the largest layer holds while it computes, times this at most, explains what a whole stage was seen to hold.
-MOST_MEMORY_FACTOR = 3.0
-
 
 @dataclass(frozen=True)
 class DeviceFit:
-    """One kind of hardware. profile: what the planner takes. forward, backward: what was learned from whole stages.
-
-    transient_bytes, workspace_bytes: by layer, what it holds while it computes; for each sample, and whatever the batch.
-    """
+    """One kind of hardware. profile: what the planner takes. forward, backward: what was learned from whole stages."""
 
     profile: DeviceProfile
     forward: Correction
     backward: Correction
-    transient_bytes: tuple[int, ...]
-    workspace_bytes: tuple[int, ...]
 
 
 def fit_device(
@@ -61,7 +53,7 @@ def fit_device(
         backward_seconds=_corrected(backward, sums.batch_sizes, sums.backward_seconds),
         update_seconds=tuple(
             costs.update_seconds(
-                tensors=len(trained := _trained(layer_graph, layer)),
+                tensors=len(trained := trained_sizes(layer_graph, layer)),
                 trained_bytes=sum(trained),
                 optimizer_state_factor=optimizer_state_factor,
             )
@@ -77,14 +69,7 @@ def fit_device(
         layer_errors=tuple(curve_error(curve) for curve in curves),
         sums_error=_sums_error(sums, forward, backward),
     )
-    lines = [_memory_line(curve) for curve in curves]
-    return DeviceFit(
-        profile,
-        forward,
-        backward,
-        transient_bytes=_transient_bytes(layer_graph.layers, [per_sample for _, per_sample in lines], stages),
-        workspace_bytes=tuple(round(fixed) for fixed, _ in lines),
-    )
+    return DeviceFit(profile, forward, backward)
 
 
 def curve_error(curve: Curve) -> float:
@@ -161,44 +146,7 @@ def _sums_error(sums: DeviceProfile, forward: Correction, backward: Correction) 
     return missed / (of_forward + of_backward)
 
 
-def _trained(layer_graph: LayerGraph, layer: Layer) -> list[int]:
+def trained_sizes(layer_graph: LayerGraph, layer: Layer) -> list[int]:
     """Bytes of each tensor that the optimizer steps on."""
     specs = (layer_graph.tensors[name] for name in layer.parameters)
     return [spec.bytes for spec in specs if spec.trainable]
-
-
-def _memory_line(curve: Curve) -> tuple[float, float]:
-    """(fixed, per sample) bytes that a layer was seen to hold: a convolution's weights are held anew in other orders.
-
-    The smallest batch is left out where there are others: it may be served from what the allocator has lying around, and it
-    is the first one, in which the gradients come to be.
-    """
-    if not curve.peak_bytes:
-        return 0.0, 0.0
-    sizes, peaks = np.array(curve.batch_sizes[1:], dtype=float), np.array(curve.peak_bytes[1:], dtype=float)
-    in_proportion = 0.0, float(curve.peak_bytes[-1] / curve.batch_sizes[-1])
-    if len(sizes) < 2:
-        return in_proportion
-    per_sample, fixed = np.polyfit(sizes, peaks, 1, w=1.0 / np.maximum(peaks, 1.0))
-    return (float(fixed), float(per_sample)) if fixed > 0 and per_sample > 0 else in_proportion
-
-
-def _transient_bytes(
-    layers: Sequence[Layer], per_sample: Sequence[float], stages: Mapping[CheckedStage, Curve]
-) -> tuple[int, ...]:
-    """Per sample, what each layer was seen to hold beyond what it saves, so that no large stage was seen to hold more.
-
-    Small stages say little of it: what the allocator has lying around is much of what they hold.
-    """
-    all_saved = sum(layer.saved_bytes for layer in layers)
-    alone = [max(0.0, peak - layer.saved_bytes) for layer, peak in zip(layers, per_sample, strict=True)]
-    factor = 1.0
-    for stage, curve in stages.items():
-        most = max(alone[stage.first_layer : stage.end_layer])
-        saved = sum(layer.saved_bytes for layer in layers[stage.first_layer : stage.end_layer])
-        if most > 0 and len(curve.peak_bytes) > 1 and 2 * saved >= all_saved:
-            # The slope, since a stage takes something beside it, whatever the batch.
-            more = (curve.peak_bytes[-1] - curve.peak_bytes[0]) / (curve.batch_sizes[-1] - curve.batch_sizes[0])
-            factor = max(factor, (more - saved) / most)
-    factor = min(factor, MOST_MEMORY_FACTOR)
-    return tuple(round(factor * transient) for transient in alone)

@@ -23,6 +23,7 @@ from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
 from .profile_cache import Profiles
 from .profiling import batch_sizes_to_profile, checked_stages, smallest_memory
+from .working_memory import SeenMemory, working_memory
 
 # What a worker holds beside Eq 3: a frame on its way in and one on its way out, and the samples of its feed (FEED_AHEAD).
 FRAMES_HELD = 2
@@ -45,6 +46,7 @@ def planning_instance(
     largest = batch_sizes_to_profile(facts.batch_size)[-1]
     stages = checked_stages(facts, memory_bytes=smallest_memory(devices))
     fits: dict[str, DeviceFit] = {}
+    seen: dict[str, SeenMemory] = {}
     usable: list[Device] = []
     misfits: list[str] = []
     for device in devices:
@@ -65,6 +67,7 @@ def planning_instance(
                 for stage, mark in stages.items()
                 if (whole := profiles.curves.get((device.hardware_key, facts.dtype, mark))) is not None
             }
+            seen[device.hardware_key] = SeenMemory(curves, timed)
             fits[device.hardware_key] = fit_device(
                 facts.layer_graph,
                 curves=curves,
@@ -84,12 +87,13 @@ def planning_instance(
     classes: dict[str, DeviceProfile] = {key: fit.profile for key, fit in fits.items()}
     names = [device.node_id for device in usable]
     network = _network(profiles, names)
+    transient_bytes, workspace_bytes = working_memory(facts.layer_graph, list(seen.values()))
     instance = PlanningInstance(
         model=model_costs(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
-            transient_bytes=[max(each) for each in zip(*(fit.transient_bytes for fit in fits.values()), strict=True)],
-            workspace_bytes=[max(each) for each in zip(*(fit.workspace_bytes for fit in fits.values()), strict=True)],
+            transient_bytes=transient_bytes,
+            workspace_bytes=workspace_bytes,
             optimizer_state_factor=facts.optimizer_state_factor,
         ),
         profiles=classes,

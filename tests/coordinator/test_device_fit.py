@@ -58,27 +58,6 @@ def test_frames_and_updates_come_from_the_process() -> None:
     assert adam.profile.update_seconds == (0.0, 0.0, 0.0), "it wasn't measured"
 
 
-def test_working_memory_is_what_a_layer_holds_beyond_what_it_saves() -> None:
-    curves = [layer(1e-3, peak=64), layer(1e-3, peak=164), layer(1e-3, peak=50)]
-    alone = fit_device(GRAPH, curves=curves, stages={}, costs=COSTS, optimizer_state_factor=1.0)
-    assert alone.transient_bytes == (0, 100, 0)
-    # The whole saves 192 bytes a sample and was seen to hold 342, and 5000 whatever the batch: 1.5 times as much.
-    whole = Curve((4, 32), (1.0, 2.0), (1.0, 2.0), 256, peak_bytes=(5000 + 4 * 342, 5000 + 32 * 342))
-    together = fit_device(GRAPH, curves=curves, stages={WHOLE: whole}, costs=COSTS, optimizer_state_factor=1.0)
-    assert together.transient_bytes == (0, 150, 0)
-
-
-def test_what_a_layer_holds_whatever_the_batch_is_told_apart() -> None:
-    """The smallest batch is no part of the line; measurements of one batch size, or on a falling line, are in proportion."""
-    sizes, peaks = (1, 2, 8, 16), (900, 1000 + 2 * 80, 1000 + 8 * 80, 1000 + 16 * 80)
-    line = Curve(sizes, (1.0,) * 4, (1.0,) * 4, 16, peak_bytes=peaks)
-    two = Curve((1, 16), (1.0,) * 2, (1.0,) * 2, 16, peak_bytes=(800, 1600))
-    falling = Curve((1, 2, 4), (1.0,) * 3, (1.0,) * 3, 16, peak_bytes=(9000, 700, 400))
-    fitted = fit_device(GRAPH, curves=[line, two, falling], stages={}, costs=COSTS, optimizer_state_factor=1.0)
-    assert fitted.workspace_bytes == (1000, 0, 0)
-    assert fitted.transient_bytes == (80 - 64, 100 - 64, 100 - 64)
-
-
 def test_a_layer_is_off_by_what_repeats_scattered_or_the_fit_moved() -> None:
     steady = layer(1e-3)
     assert curve_error(steady) == 0.0

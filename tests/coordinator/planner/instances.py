@@ -110,7 +110,9 @@ def whole_instances(draw: st.DrawFn) -> PlanningInstance:
     """Likewise, with all that real ones have beside: what a process holds, links and frames, overheads, a data source."""
     plain = draw(instances(uniform_links=False))
     some = st.sampled_from([0, 0, 100, 400])
-    overheads = Overheads(action_seconds=draw(st.sampled_from([0.0, 0.1])), byte_seconds=draw(st.sampled_from([0.0, 1e-4])))
+    overheads = Overheads(
+        action_seconds=draw(st.sampled_from([0.0, 0.1])), byte_seconds=draw(st.sampled_from([0.0, 1e-4]))
+    )
     speeds = st.sampled_from([200.0, 2_000.0, 50_000.0])
     source = DataSource(
         tuple(draw(speeds) for _ in plain.devices),
