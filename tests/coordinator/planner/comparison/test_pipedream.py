@@ -25,10 +25,18 @@ def test_a_pipeline_between_rooms_and_groups_inside() -> None:
 
 
 def test_a_pipeline_inside_that_both_rooms_have() -> None:
-    """Without weights to add up, all devices take part in whatever there is; each is used once."""
+    """Activations travel cheaply inside a room only, the few weights anywhere."""
+    instance = make_instance((1.0, 1.0), (1.0,) * 4, param_bytes=1, output_bytes=1000)
+    plan = make_plan(two_rooms(instance, inside=1e4, between=50.0), "pipedream", 4)
+    assert [stage.devices for stage in plan.stages] == [("a", "c"), ("b", "d")]
+    assert [list(stage.shares.values()) for stage in plan.stages] == [[2, 2], [2, 2]]
+
+
+def test_without_weights_every_device_has_the_whole_model() -> None:
+    """A pipeline would be as fast, by stages that are equal, and no faster."""
     instance = make_instance((1.0, 1.0), (1.0,) * 4, param_bytes=0, output_bytes=1)
     plan = make_plan(two_rooms(instance, inside=1e4, between=50.0), "pipedream", 4)
-    assert sorted(plan.devices) == ["a", "b", "c", "d"]
+    assert [stage.shares for stage in plan.stages] == [{"a": 1, "b": 1, "c": 1, "d": 1}]
 
 
 def test_rooms_of_unequal_size_are_one_level() -> None:
