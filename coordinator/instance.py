@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import (
+    UNKNOWN_BANDWIDTH,
     DataSource,
     DeviceDescription,
     DeviceProfile,
@@ -32,7 +33,6 @@ FRAMES_HELD = 2
 # peaks of MobileNetV2 over five emulated devices, five plans, are met.
 PEER_BYTES = 5 << 19
 REDUCE_BYTES = 7 << 20
-UNKNOWN_BANDWIDTH = 125e6  # bytes per second to a device that is alone: a gigabit card
 INPUTS_AHEAD = 8
 
 
@@ -103,6 +103,7 @@ def planning_instance(
                 profile=device.hardware_key,
                 memory_bytes=device.memory_budget_bytes,
                 base_bytes=profiles.processes[device.hardware_key].base_bytes + BASE_PEERS * PEER_BYTES,
+                board=device.board,
             )
             for device in usable
         ),

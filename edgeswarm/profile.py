@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from .plan import Plan
 
+UNKNOWN_BANDWIDTH = 125e6  # bytes per second where there is no link to measure: a gigabit card
 CLIFF = 1.35  # what takes so many times as long as the next size measured stands before one
 
 FloatArray = npt.NDArray[np.float64]
@@ -263,13 +264,14 @@ class DeviceProfile:
 class DeviceDescription:
     """One device. profile: its class in `PlanningInstance.profiles`. memory_bytes: what training may use.
 
-    base_bytes: what a worker uses there that has computed, but holds no layer.
+    base_bytes: what a worker uses there that has computed, but holds no layer. board: for a person; empty where unknown.
     """
 
     name: str
     profile: str
     memory_bytes: int
     base_bytes: int = 0
+    board: str = ""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                 "profile": device.profile,
                 "memory_bytes": device.memory_bytes,
                 "base_bytes": device.base_bytes,
+                **({"board": device.board} if device.board else {}),
             }
             for device in instance.devices
         ],
@@ -84,6 +85,7 @@ def instance_from_json(document: object) -> PlanningInstance:
             profile=entry.text("profile"),
             memory_bytes=entry.integer("memory_bytes", minimum=0),
             base_bytes=entry.integer("base_bytes", minimum=0, default=0),
+            board=entry.text("board", default=""),
         )
         for entry in fields.sections("devices")
     )

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     "changes",
     multiple=True,
     metavar="CHANGE",
-    help="Also plan with a change: -DEVICE, +DEVICE, DEVICE.mbps=1000, DEVICE.memory=8GiB; commas join. Repeatable.",
+    help="Also plan with a change: -DEVICE, +DEVICE or +CLASS (one more like it; a class by its board, as `edgeswarm "
+    "devices` prints it), DEVICE.mbps=1000, DEVICE.memory=8GiB; commas join. Repeatable.",
 )
 @plot_option
 @job_options
@@ -66,6 +67,7 @@ def plan(
       edgeswarm plan job.py
       edgeswarm plan job.py --planner pipeline
       edgeswarm plan job.py --what-if -laptop --what-if nano-1.mbps=1000
+      edgeswarm plan job.py --what-if "+NVIDIA Jetson Nano"
       edgeswarm plan job.py --json > plan.json
       edgeswarm plan --instance instance.json --plot timeline.svg
     """

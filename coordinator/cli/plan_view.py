@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ..planner.explain import HEADINGS, explain
+from ..planner.explain import HEADINGS, backup_sentence, explain
 from ..planner.units import readable_seconds
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def print_plan(console: Console, plan: Plan, instance: PlanningInstance) -> None
         last_of_stage = number + 1 == len(explanation.rows) or explanation.rows[number + 1].stage != row.stage
         table.add_row(*row.cells(), end_section=last_of_stage)
     console.print(table)
-    for sentence in (*explanation.stages, *explanation.expectation, *explanation.notes):
+    for sentence in explanation.sentences:
         console.print(sentence, soft_wrap=True)
 
 
@@ -50,11 +50,12 @@ def print_bound(console: Console, plan: Plan, bound_seconds: float) -> None:
 def print_alternatives(console: Console, what: str, plan: Plan, alternatives: Sequence[Alternative]) -> None:
     """Other plans beside this one: seconds, speed, devices. what: heading of their names."""
     table = _table((what, "seconds a round", "samples/s", "speed beside this plan", "devices"))
-    problems = []
+    remarks: list[str] = []
     for other in alternatives:
+        remarks.extend(f"{other.name}: {assumption}" for assumption in other.assumptions)
         if other.plan is None or other.predicted is None:
             table.add_row(other.name, "no plan fits", "", "", "")
-            problems.append(f"{other.name}: {other.problem}")
+            remarks.append(f"{other.name}: {other.problem}")
             continue
         assert plan.predicted is not None
         beside = other.predicted.samples_per_second / plan.predicted.samples_per_second
@@ -66,8 +67,8 @@ def print_alternatives(console: Console, what: str, plan: Plan, alternatives: Se
             str(len(other.plan.devices)),
         )
     console.print(table)
-    for problem in problems:
-        console.print(problem, soft_wrap=True)
+    for remark in remarks:
+        console.print(remark, soft_wrap=True)
 
 
 def show_plan_made(console: Console, event: PlanMade) -> None:
@@ -89,6 +90,7 @@ def show_plan_made(console: Console, event: PlanMade) -> None:
                 str(index), layers, device, str(share), str(stage.in_flight), end_section=device == stage.devices[-1]
             )
     console.print(table)
+    console.print(backup_sentence(plan), soft_wrap=True)
 
 
 def _table(headings: tuple[str, ...]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
@@ -16,21 +16,24 @@ from .what_if import what_if
 
 @dataclass(frozen=True)
 class Alternative:
-    """name: of a planner, or a change as it was asked for. plan: None where none fits; `problem` then says why."""
+    """name: of a planner, or a change as it was asked for. plan: None where none fits; `problem` then says why.
+
+    assumptions: sentences about what a change takes for granted.
+    """
 
     name: str
     plan: Plan | None
     problem: str = ""
+    assumptions: tuple[str, ...] = ()
 
     @property
     def predicted(self) -> Prediction | None:
         return None if self.plan is None else self.plan.predicted
 
     def to_json(self) -> dict[str, Any]:
-        """{"name", "plan"} or {"name", "problem"}."""
-        if self.plan is None:
-            return {"name": self.name, "problem": self.problem}
-        return {"name": self.name, "plan": self.plan.to_json()}
+        """{"name", "plan"} or {"name", "problem"}; "assumptions" where there are any."""
+        outcome = {"problem": self.problem} if self.plan is None else {"plan": self.plan.to_json()}
+        return {"name": self.name, **outcome, **({"assumptions": list(self.assumptions)} if self.assumptions else {})}
 
 
 def of_planners(
@@ -44,9 +47,12 @@ def of_changes(
     instance: PlanningInstance, changes: Iterable[str], *, planner: str, micro_batch: int | None = None
 ) -> tuple[Alternative, ...]:
     """What the planner would do after each of these changes alone; see what_if.py for their form."""
-    return tuple(
-        _planned(change, what_if(instance, change), planner=planner, micro_batch=micro_batch) for change in changes
-    )
+    alternatives = []
+    for change in changes:
+        changed = what_if(instance, change)
+        alternative = _planned(change, changed.instance, planner=planner, micro_batch=micro_batch)
+        alternatives.append(replace(alternative, assumptions=changed.assumptions))
+    return tuple(alternatives)
 
 
 def _planned(name: str, instance: PlanningInstance, *, planner: str, micro_batch: int | None) -> Alternative:

@@ -50,12 +50,13 @@ class Explanation:
     """headline: the plan in one sentence. rows: the devices, stage by stage. expectation: the round, how sure that is
     where the plan's prediction says so, and what limits it.
 
-    stages: one sentence for each stage. notes: idle devices.
+    stages: one sentence for each stage. backups: who is to hold whose backup. notes: idle devices.
     """
 
     headline: str
     rows: tuple[DeviceRow, ...]
     stages: tuple[str, ...]
+    backups: str
     expectation: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -65,8 +66,12 @@ class Explanation:
         table = [HEADINGS, *(row.cells() for row in self.rows)]
         widths = [max(len(cells[column]) for cells in table) for column in range(len(HEADINGS))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) for cells in table]
-        parts = [self.headline, *(f"  {line.rstrip()}" for line in lines), *self.stages, *self.expectation, *self.notes]
-        return "\n".join(parts)
+        return "\n".join([self.headline, *(f"  {line.rstrip()}" for line in lines), *self.sentences])
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All that stands behind the table, in its order."""
+        return (*self.stages, self.backups, *self.expectation, *self.notes)
 
 
 def explain(plan: Plan, instance: PlanningInstance) -> Explanation:
@@ -84,6 +89,7 @@ def explain(plan: Plan, instance: PlanningInstance) -> Explanation:
             for device in stage.devices
         ),
         stages=tuple(_stage_sentence(plan, predicted, index) for index in range(len(plan.stages))),
+        backups=backup_sentence(plan),
         expectation=_expectation(predicted),
         notes=_notes(plan),
     )
@@ -95,6 +101,20 @@ def layer_text(instance: PlanningInstance, first_layer: int, end_layer: int) -> 
     if end_layer - first_layer == 1:
         return f"{first_layer} ({layers[first_layer].name})"
     return f"{first_layer}-{end_layer - 1} ({layers[first_layer].name} ... {layers[end_layer - 1].name})"
+
+
+def backup_sentence(plan: Plan) -> str:
+    """Where a second copy of each stage's state is to be: the replicas of a stage have it already."""
+    if not plan.backup and not any(stage.replicated for stage in plan.stages):
+        return "Planned backups: none."
+    parts = []
+    for index, stage in enumerate(plan.stages):
+        holder = plan.backup.get(index)
+        if holder is not None:
+            parts.append(f"of stage {index} ({', '.join(stage.devices)}) on {holder}")
+        else:
+            parts.append(f"of stage {index} on its own replicas" if stage.replicated else f"of stage {index} nowhere")
+    return f"Planned backups: {', '.join(parts)}."
 
 
 def _headline(plan: Plan) -> str:

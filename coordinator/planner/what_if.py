@@ -3,7 +3,7 @@
 -laptop               without it
 nano-1.mbps=1000      its network card at 1000 Mbit/s, both ways; a pair is as fast as the slower of its two cards
 nano-1.memory=8GiB    what training may use there
-+nano-1               one more device like it (or like those of a class of devices)
++nano-1               one more device like it (or like those of a class of devices, see class_of_devices.py)
 """
 
 from __future__ import annotations
@@ -11,49 +11,81 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from edgeswarm.config import parse_bytes
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.profile import DataSource, Network, PlanningInstance
+from edgeswarm.profile import UNKNOWN_BANDWIDTH, DataSource, Network, PlanningInstance
+
+from .class_of_devices import classes_in_words, devices_called
+from .units import readable_bytes, readable_seconds
 
 _FORM = re.compile(r"(?P<sign>[-+])(?P<device>.+)|(?P<changed>.+)\.(?P<what>mbps|memory)=(?P<value>.+)")
-FORMS = "-DEVICE, +DEVICE, DEVICE.mbps=NUMBER, DEVICE.memory=SIZE"
+FORMS = "-DEVICE, +DEVICE, +CLASS, DEVICE.mbps=NUMBER, DEVICE.memory=SIZE"
 
 
-def what_if(instance: PlanningInstance, changes: str) -> PlanningInstance:
+@dataclass(frozen=True)
+class ChangedInstance:
+    """assumptions: sentences about what the change doesn't say by itself and is nowhere measured."""
+
+    instance: PlanningInstance
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Change:
+    """what: "-", "+", "mbps" or "memory". bytes_per_second: of a card. memory_bytes: for training."""
+
+    what: str
+    device: str
+    bytes_per_second: float = 0.0
+    memory_bytes: int = 0
+
+
+def what_if(instance: PlanningInstance, changes: str) -> ChangedInstance:
     """The instance after a change, or after several with commas between them.
 
     Raises EdgeswarmError(CONFIG) for one that can't be understood or made.
     """
     cards: dict[str, float] = {}
-    for match in _parsed(changes):
-        if match["sign"] == "-":
-            instance = _without(instance, match["device"])
-        elif match["sign"] == "+":
-            instance = _with_one_more(instance, match["device"])
-        elif match["what"] == "memory":
-            instance = _with_memory(instance, _place(instance, match["changed"]), match["value"])
+    assumptions: list[str] = []
+    for change in _parsed(changes):
+        if change.what == "-":
+            instance = _without(instance, change.device)
+        elif change.what == "+":
+            made = _with_one_more(instance, change.device)
+            instance = made.instance
+            assumptions.extend(made.assumptions)
+        elif change.what == "memory":
+            instance = _with_memory(instance, _place(instance, change.device), change.memory_bytes)
         else:
-            cards[instance.device_names[_place(instance, match["changed"])]] = _bytes_per_second(match["value"])
-    return _with_cards(instance, {_place(instance, name): speed for name, speed in cards.items()})
+            cards[instance.device_names[_place(instance, change.device)]] = change.bytes_per_second
+    instance = _with_cards(instance, {_place(instance, name): speed for name, speed in cards.items()})
+    return ChangedInstance(instance, tuple(assumptions))
 
 
 def check_changes(changes: str) -> None:
     """Raises EdgeswarmError(CONFIG) for changes that can't be understood, whatever devices there are."""
-    for match in _parsed(changes):
-        if match["what"] == "mbps":
-            _bytes_per_second(match["value"])
+    _parsed(changes)
 
 
-def _parsed(changes: str) -> list[re.Match[str]]:
-    matches = []
-    for change in changes.split(","):
-        match = _FORM.fullmatch(change.strip())
-        if match is None:
-            raise _wrong(f"--what-if {change.strip()!r} is none of {FORMS}", "Write it as one of these.")
-        matches.append(match)
-    return matches
+def _parsed(changes: str) -> list[_Change]:
+    return [_parsed_one(change.strip()) for change in changes.split(",")]
+
+
+def _parsed_one(change: str) -> _Change:
+    match = _FORM.fullmatch(change)
+    if match is None:
+        raise _wrong(f"--what-if {change!r} is none of {FORMS}", "Write it as one of these.")
+    if match["sign"]:
+        return _Change(match["sign"], match["device"].strip())
+    what, device = match["what"], match["changed"].strip()
+    if what == "mbps":
+        return _Change(what, device, bytes_per_second=_bytes_per_second(match["value"]))
+    try:
+        return _Change(what, device, memory_bytes=parse_bytes(match["value"]))
+    except ValueError as error:
+        raise _wrong(f"--what-if {device}.memory: {match['value']!r} {error}", "Write it as 8GiB.") from None
 
 
 def _bytes_per_second(value: str) -> float:
@@ -61,7 +93,7 @@ def _bytes_per_second(value: str) -> float:
         megabits = float(value)
     except ValueError:
         megabits = -1.0
-    if not megabits > 0:
+    if not 0 < megabits < math.inf:
         raise _wrong(f"--what-if: {value!r} is no number of Mbit/s", "Give one above 0.")
     return megabits * 1e6 / 8
 
@@ -69,19 +101,16 @@ def _bytes_per_second(value: str) -> float:
 def _without(instance: PlanningInstance, device: str) -> PlanningInstance:
     gone = _place(instance, device)
     if len(instance.devices) == 1:
-        raise _wrong(f"--what-if -{device}: it is the only device", "Ask what another device would bring: +DEVICE.")
+        raise _wrong(
+            f"--what-if -{device}: it is the only device",
+            f"Ask what one more like it would bring: --what-if +{instance.device_names[gone]}.",
+        )
     return instance.only([name for place, name in enumerate(instance.device_names) if place != gone])
 
 
-def _with_memory(instance: PlanningInstance, place: int, value: str) -> PlanningInstance:
-    try:
-        memory = parse_bytes(value)
-    except ValueError as error:
-        raise _wrong(
-            f"--what-if {instance.device_names[place]}.memory: {value!r} {error}", "Write it as 8GiB."
-        ) from None
+def _with_memory(instance: PlanningInstance, place: int, memory_bytes: int) -> PlanningInstance:
     devices = list(instance.devices)
-    devices[place] = replace(devices[place], memory_bytes=memory)
+    devices[place] = replace(devices[place], memory_bytes=memory_bytes)
     return replace(instance, devices=tuple(devices))
 
 
@@ -117,30 +146,50 @@ def _with_cards(instance: PlanningInstance, cards: Mapping[int, float]) -> Plann
     return replace(instance, network=Network(instance.network.latency_seconds, rows), data_source=source)
 
 
-def _with_one_more(instance: PlanningInstance, like: str) -> PlanningInstance:
+def _with_one_more(instance: PlanningInstance, like: str) -> ChangedInstance:
     """Another device like one that is there, or like the first of a class; linked as that one is."""
-    model = next((place for place, device in enumerate(instance.devices) if device.profile == like), None)
-    if model is None or like in instance.index_of:
-        model = _place(instance, like)
+    place_of_model = _model_of_new_one(instance, like)
+    model = instance.devices[place_of_model]
+    assumptions = []
+    if like != model.name:
+        memory = readable_bytes(model.memory_bytes)
+        assumptions.append(f"One more like {model.name}: its links, and {memory} of memory for training.")
     rows = instance.network.bandwidth
     # From one to the other of the two alike: as fast as the fastest link of the one that is there.
-    between = max((rows[model][other] for other in range(len(rows)) if other != model), default=0.0)
-    if not between:
-        raise _wrong(
-            f"--what-if +{like}: there is one device, so nothing is known of a link between two",
-            "Plan with two devices at least.",
-        )
-    device = replace(instance.devices[model], name=_new_name(instance, instance.devices[model].name))
-    more_rows = [(*row, between if place == model else row[model]) for place, row in enumerate(rows)]
-    last_row = tuple(between if place == model else bandwidth for place, bandwidth in enumerate(rows[model]))
+    between = max((rows[place_of_model][other] for other in range(len(rows)) if other != place_of_model), default=0.0)
     source: DataSource | None = instance.data_source
+    if not between:
+        between = source.bandwidth[place_of_model] if source is not None else UNKNOWN_BANDWIDTH
+        latency = readable_seconds(instance.network.latency_seconds)
+        assumptions.append(
+            f"No link between two devices was measured: {between * 8 / 1e6:g} Mbit/s each way, where no .mbps says "
+            f"otherwise, and {latency} of latency are assumed."
+        )
+    device = replace(model, name=_new_name(instance, model.name))
+    more_rows = [(*row, between if place == place_of_model else row[place_of_model]) for place, row in enumerate(rows)]
+    last_row = tuple(
+        between if place == place_of_model else bandwidth for place, bandwidth in enumerate(rows[place_of_model])
+    )
     if source is not None:
-        source = replace(source, bandwidth=(*source.bandwidth, source.bandwidth[model]))
-    return replace(
+        source = replace(source, bandwidth=(*source.bandwidth, source.bandwidth[place_of_model]))
+    larger = replace(
         instance,
         devices=(*instance.devices, device),
         network=Network(instance.network.latency_seconds, (*more_rows, (*last_row, 1.0))),
         data_source=source,
+    )
+    return ChangedInstance(larger, tuple(assumptions))
+
+
+def _model_of_new_one(instance: PlanningInstance, like: str) -> int:
+    """Place of the device that a new one is like."""
+    places = devices_called(instance, like)
+    if len({instance.devices[place].profile for place in places}) == 1:
+        return places[0]
+    problem = "that may be devices of more than one class" if places else "there is no such device or class"
+    raise _wrong(
+        f"--what-if: {like!r}: {problem}",
+        f"Name a device or a class of them; the classes are {classes_in_words(instance)}.",
     )
 
 

@@ -18,7 +18,7 @@ from .small_graphs import small_graph
 
 GRAPH = small_graph([["a"], ["b"], ["c"], ["d"]], signatures=["stem", "block", "block", "head"])
 FACTS = ModelFacts(GRAPH, "float32", batch_size=8, optimizer_state_factor=1.0)
-NANO_1 = Device("nano-1", "10.0.0.1:7600", hardware_key="nano", memory_budget_bytes=2**30)
+NANO_1 = Device("nano-1", "10.0.0.1:7600", board="Jetson Nano", hardware_key="nano", memory_budget_bytes=2**30)
 NANO_2 = Device("nano-2", "10.0.0.2:7600", hardware_key="nano", memory_budget_bytes=2**30)
 NX = Device("nx-1", "10.0.0.3:7600", hardware_key="nx", memory_budget_bytes=2**31)
 
@@ -56,6 +56,8 @@ def test_an_instance_is_something_the_planner_plans() -> None:
     assert instance.network.bandwidth[2][0] == 1e7
     assert instance.network.bandwidth[0][2] == 2e7
     assert instance.devices[0].base_bytes == 1000 + 2 * PEER_BYTES
+    assert [device.board for device in instance.devices] == ["Jetson Nano", "", ""]
+    assert instance_from_json(instance_to_json(instance)) == instance
     assert instance.profile_of("nano-2").forward(4, 0, 4) == pytest.approx(4 * 8e-3)
     plan = make_plan(instance)
     assert plan.layer_count == 4

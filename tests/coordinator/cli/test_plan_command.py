@@ -62,7 +62,7 @@ def test_json_is_one_plan_document(instance_file: Path, invoke: Invoke) -> None:
 def test_a_person_sees_layers_devices_memory_and_what_limits_the_round(instance_file: Path, invoke: Invoke) -> None:
     result = invoke("plan", "--instance", str(instance_file))
     assert result.exit_code == ExitCode.DONE
-    for word in ("layer0", "layer3", "quick", "steady", "samples/s", "limits the round", "of 953.7 MiB"):
+    for word in ("layer0", "layer3", "quick", "steady", "samples/s", "limits the round", "of 953.7 MiB", "backups: of"):
         assert word in result.stdout, word
 
 
@@ -98,6 +98,27 @@ def test_what_if(instance_file: Path, invoke: Invoke) -> None:
     gone, more = document["what_if"]
     assert [gone["name"], more["name"]] == ["-steady", "+quick,quick.memory=1KiB"]
     assert [list(stage["shares"]) for stage in gone["plan"]["stages"]] == [["quick"]]
+
+
+def test_what_a_change_assumes_is_said(tmp_path: Path, invoke: Invoke) -> None:
+    document = small_instance()
+    document["devices"] = [{**document["devices"][0], "board": "Jetson Nano"}]
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps(document))
+    arguments = ["plan", "--instance", str(path), "--planner", "single", "--what-if", "+Jetson"]
+    text = " ".join(invoke(*arguments).stdout.split())
+    assert "+Jetson: One more like quick: its links" in text
+    assert "+Jetson: No link between two devices was measured: 1000 Mbit/s" in text
+    assert len(json.loads(invoke(*arguments, "--json").stdout)["what_if"][0]["assumptions"]) == 2
+
+
+def test_a_size_that_is_none_is_refused_before_the_job_is_looked_at(tmp_path: Path, invoke: Invoke) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("raise SystemExit('looked at')")
+    result = invoke("plan", str(job), "--what-if", "nano.memory=abc")
+    assert result.exit_code == ExitCode.USAGE
+    assert "nano.memory: 'abc' is not a size" in result.stderr
+    assert result.stderr.count("error: ") == 1
 
 
 def test_a_plot_of_the_timeline(instance_file: Path, tmp_path: Path, invoke: Invoke) -> None:

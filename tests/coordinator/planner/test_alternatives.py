@@ -37,6 +37,13 @@ def test_changes_each_alone() -> None:
     assert set(more.plan.devices) == {"a", "b", "b+2"}
 
 
+def test_what_a_change_assumes_stands_beside_its_plan() -> None:
+    certain, assumed = of_changes(make_instance(slower=(1.0,)), ["a.memory=1GiB", "+a"], planner="single")
+    assert certain.assumptions == ()
+    assert "assumptions" not in certain.to_json()
+    assert "1000 Mbit/s" in assumed.to_json()["assumptions"][0]
+
+
 def test_a_change_that_cannot_be_is_an_error() -> None:
     with pytest.raises(EdgeswarmError, match="no such device"):
         of_changes(make_instance(), ["-z"], planner="asteroid")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgeswarm.plan import IdleDevice, Plan, Stage
-from edgeswarm_coordinator.planner.explain import HEADINGS, explain, layer_text
+from edgeswarm_coordinator.planner.explain import HEADINGS, backup_sentence, explain, layer_text
 from edgeswarm_coordinator.planner.units import readable_bytes, readable_seconds
 
 from .instances import make_instance
@@ -37,6 +39,16 @@ def test_rows_and_sentences() -> None:
     assert "to send on" not in explanation.stages[1]
     assert explanation.expectation[1] == "What limits the round: computing in stage 0 (a, b) for 90% of it."
     assert explanation.notes == ("d stays idle: too slow.",)
+    assert explanation.backups == "Planned backups: of stage 0 on its own replicas, of stage 1 (c) on a."
+    assert explanation.backups in explanation.text.splitlines()
+
+
+def test_a_stage_that_nobody_else_keeps_is_named() -> None:
+    assert backup_sentence(replace(PLAN, backup={})) == (
+        "Planned backups: of stage 0 on its own replicas, of stage 1 nowhere."
+    )
+    alone = Plan(planner="by hand", micro_batch=4, micro_batches=4, stages=(Stage(0, 4, {"a": 4}, 1),))
+    assert backup_sentence(alone) == "Planned backups: none."
 
 
 def test_text_has_a_table_with_aligned_columns() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import DataSource, PlanningInstance
-from edgeswarm_coordinator.planner.what_if import check_changes, what_if
+from edgeswarm_coordinator.planner.what_if import check_changes
+from edgeswarm_coordinator.planner.what_if import what_if as changed_instance
 
 from .instances import make_instance
 
@@ -17,6 +18,22 @@ def three() -> PlanningInstance:
     """a, b, c with links of 12.5 MB/s (100 Mbit/s) and a data source of the same."""
     plain = make_instance(slower=(1.0, 2.0, 3.0), bandwidth=12.5e6)
     return replace(plain, data_source=DataSource((12.5e6,) * 3, egress=125e6))
+
+
+def what_if(instance: PlanningInstance, changes: str) -> PlanningInstance:
+    return changed_instance(instance, changes).instance
+
+
+def with_boards(instance: PlanningInstance, *boards: str, classes: str) -> PlanningInstance:
+    """classes: one letter for each device, hashes of 64 digits made of them."""
+    return replace(
+        instance,
+        profiles={letter * 64: profile for letter, profile in zip(classes, instance.profiles.values(), strict=True)},
+        devices=tuple(
+            replace(device, board=board, profile=letter * 64)
+            for device, board, letter in zip(instance.devices, boards, classes, strict=True)
+        ),
+    )
 
 
 def test_without_a_device() -> None:
@@ -92,14 +109,66 @@ def test_what_cannot_be(change: str, words: str) -> None:
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("change", ["b", "-a,b", "a.mbps=fast"])
+@pytest.mark.parametrize("change", ["b", "-a,b", "a.mbps=fast", "a.mbps=inf", "-a, a.memory=abc", "a.memory=0"])
 def test_a_form_that_is_wrong_is_known_before_the_devices_are(change: str) -> None:
-    check_changes("-anyone, anyone.mbps=10")
-    with pytest.raises(EdgeswarmError):
+    check_changes("-anyone, anyone.mbps=10, anyone.memory=1.5 GiB")
+    with pytest.raises(EdgeswarmError) as caught:
         check_changes(change)
+    assert caught.value.code is ErrorCode.CONFIG
 
 
-@pytest.mark.parametrize("change", ["-a", "+a"])
-def test_one_device_alone(change: str) -> None:
-    with pytest.raises(EdgeswarmError):
-        what_if(make_instance(slower=(1.0,)), change)
+@pytest.mark.parametrize("name", ["Jetson Nano", "Jetson Na", "b"])
+def test_a_class_goes_by_its_board_or_the_beginning_of_that(name: str) -> None:
+    boxes = with_boards(three(), "LENOVO", "Jetson Nano", "Jetson NX", classes="xby")
+    changed = changed_instance(boxes, f"+{name}")
+    assert changed.instance.devices[-1] == replace(boxes.devices[1], name="b+2")
+    assert bool(changed.assumptions) == (name != "b")
+
+
+def test_one_more_of_a_class_is_like_its_first_device_and_says_so() -> None:
+    plain = three()
+    devices = tuple(replace(device, profile="class-b", memory_bytes=2**30) for device in plain.devices)
+    changed = changed_instance(replace(plain, devices=devices), "+class-b")
+    assert changed.instance.devices[-1] == replace(devices[0], name="a+2")
+    assert changed.assumptions == ("One more like a: its links, and 1.0 GiB of memory for training.",)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Jetson N", "more than one class"),
+        ("Jetson Xavier", "no such device or class"),
+        ("xxxx", "no such device or class"),  # of a hash that nobody sees the beginning is a hit by chance
+    ],
+)
+def test_where_no_class_is_meant_for_sure_they_are_listed(name: str, words: str) -> None:
+    boxes = with_boards(three(), "LENOVO", "Jetson Nano", "Jetson NX", classes="xyz")
+    with pytest.raises(EdgeswarmError, match=words) as caught:
+        what_if(boxes, f"+{name}")
+    assert caught.value.remedy.endswith("the classes are LENOVO (a); Jetson Nano (b); Jetson NX (c).")
+
+
+def test_of_one_device_alone_another_is_the_advice_and_can_be_had() -> None:
+    alone = make_instance(slower=(1.0,), latency=0.001)
+    with pytest.raises(EdgeswarmError, match="the only device") as caught:
+        what_if(alone, "-a")
+    assert "--what-if +a" in caught.value.remedy
+    changed = changed_instance(alone, "+a")
+    assert changed.instance.device_names == ("a", "a+2")
+    rows = changed.instance.network.bandwidth
+    assert [rows[0][1], rows[1][0]] == [125e6] * 2
+    (assumed,) = changed.assumptions
+    assert "1000 Mbit/s each way" in assumed
+    assert "1.0 ms of latency" in assumed
+
+
+def test_a_link_that_is_given_is_not_assumed() -> None:
+    rows = what_if(make_instance(slower=(1.0,)), "+a,a.mbps=100").network.bandwidth
+    assert [rows[0][1], rows[1][0]] == [12.5e6] * 2
+
+
+def test_a_device_alone_is_linked_as_with_its_data_source() -> None:
+    alone = replace(make_instance(slower=(1.0,)), data_source=DataSource((12.5e6,), egress=125e6))
+    changed = what_if(alone, "+a")
+    assert changed.network.bandwidth[0][1] == 12.5e6
+    assert changed.data_source == DataSource((12.5e6,) * 2, egress=125e6)

@@ -17,7 +17,7 @@ from edgeswarm.samples import overlaps, split_micro_batch
 from edgeswarm_coordinator.simulator.simulate import round_and_in_flight, round_seconds, simulate
 from edgeswarm_coordinator.simulator.simulation import TimelineEvent
 
-from .plans import planned
+from .plans import make_instance, make_plan, planned
 
 Planned = tuple[PlanningInstance, Plan]
 NEARLY = 1 + 1e-9
@@ -152,11 +152,47 @@ def test_faster_links_never_slow_it_down_where_the_order_is_given(case: Planned,
     assert seconds_with_links(case, factor) <= seconds_with_links(case, 1.0) * 1.02
 
 
-@settings(max_examples=80, deadline=None)
-@given(planned(), st.sampled_from([1.1, 2.0, 10.0]))
-def test_faster_links_hardly_slow_it_down(case: Planned, factor: float) -> None:
-    """With several in flight they may a little: a device may begin a forward just before a backward comes."""
-    assert seconds_with_links(case, factor) <= seconds_with_links(case, 1.0) * 1.25
+def test_faster_links_hardly_slow_it_down() -> None:
+    """With several in flight they may, seldom and a little: forwards that are begun just before a backward comes."""
+    slower = []
+
+    # The same ones at every run: no order of work that is decided as frames come in is without such cases.
+    @settings(max_examples=150, deadline=None, derandomize=True)
+    @given(planned(), st.sampled_from([1.1, 2.0, 10.0]))
+    def look_at(case: Planned, factor: float) -> None:
+        before, after = seconds_with_links(case, 1.0), seconds_with_links(case, factor)
+        assert after <= before + one_forward_of_each_stage(case)
+        slower.append(after > before * 1.02)
+
+    look_at()
+    assert sum(slower) <= len(slower) / 100
+
+
+def one_forward_of_each_stage(case: Planned) -> float:
+    """Seconds, each at the largest share that a device of the stage has."""
+    instance, plan = case
+    return sum(
+        max(
+            profile.overheads.action_seconds + profile.forward(share, stage.first_layer, stage.end_layer)
+            for device, share in stage.shares.items()
+            for profile in [instance.profile_of(device)]
+        )
+        for stage in plan.stages
+    )
+
+
+def test_a_forward_begun_just_before_a_backward_comes_may_slow_it_down() -> None:
+    """Two micro-batches. The middle one of three devices has the second at 3.4 s; the first comes back to it at 3.3 s.
+
+    Links that are 8/7 as fast bring them at 3.1 and 3.15 s: it goes forward first, and the first device's 6 s of backwards
+    begin at 6.3 s in place of 5.6 s.
+    """
+    plain = make_instance([(1.0, 3.0), (1.05, 1.1), (0.025, 0.025)], devices=3, mini_batch=2, bandwidth=100.0)
+    first, *others = plain.model.layers
+    instance = replace(plain, model=replace(plain.model, layers=(replace(first, output_bytes=120), *others)))
+    plan = make_plan((1, {"a": 1}, 2), (1, {"b": 1}, 2), (1, {"c": 1}, 1), micro_batches=2)
+    assert seconds_with_links((instance, plan), 1.0) == pytest.approx(11.6)
+    assert seconds_with_links((instance, plan), 8 / 7) == pytest.approx(12.3)
 
 
 def seconds_with_links(case: Planned, factor: float) -> float:

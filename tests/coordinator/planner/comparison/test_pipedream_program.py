@@ -103,9 +103,11 @@ def test_two_levels_replicate_a_pipeline() -> None:
     states = chain([4.0, 4.0], [1e-3, 1e-3], [1.0, 0.0])
     found = optimize(states, [Level(2, 1000.0), Level(2, 0.01)])
     assert found is not None
-    assert [(stage.first, stage.end) for stage in found.stages] in ([(0, 2)], [(0, 1), (1, 2)])
-    # Inside: 4 seconds either way but for weights; across: half of that, and 4 W / (2 * bandwidth) over the 2 machines.
-    assert found.seconds == pytest.approx((4.0 + 4 * 2e-3 / (0.01 * 2) / 2) / 2, rel=1e-3)
+    # Inside, a layer a machine takes 4 seconds, and 2 * 1 / 1000 to send on; both layers on both machines take as long and
+    # their all-reduce. Across, to send on would take 2 * 1 / (0.01 * 1) seconds.
+    assert [(stage.first, stage.end, stage.replicas) for stage in found.stages] == [(0, 1, (1, 2)), (1, 2, (1, 2))]
+    # Half of the 4 seconds of a room, and of 4 W / (2 * bandwidth) for the weights, which the room's 2 machines share.
+    assert found.seconds == pytest.approx((4.0 + 4 * 2e-3 / (0.01 * 2) / 2) / 2, rel=1e-12)
 
 
 def test_memory_holds_activations_as_often_as_mini_batches_are_in_flight() -> None:
