@@ -20,7 +20,13 @@ from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 
 from ..worker.backward import run_backward
-from ..worker.memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
+from ..worker.memory import (
+    anonymous_bytes,
+    give_back_free_memory,
+    map_gradients_of,
+    peak_anonymous_bytes,
+    reset_peak,
+)
 from .batch_choice import expected_seconds, next_batch, smaller_choice
 from .repeats import Stretch, typical
 
@@ -83,6 +89,7 @@ def time_layer(
     candidates = list(batch_sizes)
     timings: dict[int, Timing] = {}
     module = StageModule(stage_graph, random_tensors(stage_graph, seed=_SEED, device=accelerator), accelerator)
+    map_gradients_of(module.parameters.values())
     try:
         while (batch_size := _affordable(timings, candidates, longest_seconds / slow_down, memory_budget)) is not None:
             try:
