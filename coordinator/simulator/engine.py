@@ -33,6 +33,9 @@ FORWARD = ActionKind.FORWARD
 MOST_BYTES_PER_SECOND = 1e18
 
 
+_A_MOMENT = 1e-12  # seconds, below which rounding is all there is
+
+
 class ComputeRecord(NamedTuple):
     """Something that a replica computed; kind: forward, backward or step. round counts from 0."""
 
@@ -99,6 +102,8 @@ class _Replica:
         "owed",
         "policy",
         "round",
+        "sharing_until",
+        "stalled",
         "started",
         "upstream",
         "waits_for_samples",
@@ -119,6 +124,8 @@ class _Replica:
         self.owed = 0.0
         self.busy_until = 0.0  # with the action under way
         self.handling_until = 0.0  # with the frames of an all-reduce
+        self.stalled = 0.0  # seconds that an all-reduce takes from the action under way
+        self.sharing_until = 0.0  # and until when it does
         self.ends: list[float] = []  # of its rounds
         self.in_flight = 0
         self.most_in_flight = 0
@@ -337,10 +344,24 @@ class Engine:
         replica.started = start
         seconds = max(0.0, (part.forward_seconds if is_forward else part.backward_seconds) + _pay(replica, start))
         replica.busy_until = start + seconds
+        replica.stalled = 0.0
         self._queue.at(start + seconds, self._computed, replica)
         if not is_forward and replica.all_reduce is not None and action.micro_batch == replica.mine[-1]:
             for number, bucket in enumerate(replica.work.buckets):
-                self._queue.at(start + seconds * bucket.ready, replica.all_reduce.hand_in, number)
+                computed = seconds * bucket.ready
+                self._queue.at(start + computed, self._gradients_done, (replica, number, computed))
+
+    def _gradients_done(self, bucket: tuple[_Replica, int, float]) -> None:
+        """Hands a bucket in once so many seconds of the backward are computed: later, where earlier ones slow it down."""
+        replica, number, computed = bucket
+        now = self._queue.now
+        sharing = max(0.0, replica.sharing_until - now) / 2
+        missing = computed - (now - replica.started - (replica.stalled - sharing))
+        if now < replica.busy_until and missing > _A_MOMENT:
+            self._queue.at(now + missing + min(missing, sharing), self._gradients_done, bucket)
+            return
+        assert replica.all_reduce is not None
+        replica.all_reduce.hand_in(number)
 
     def _computed(self, replica: _Replica) -> None:
         action = replica.action
@@ -441,6 +462,9 @@ class Engine:
         begins = max(self._queue.now, replica.handling_until)
         shared = min(seconds, max(0.0, replica.busy_until - begins))
         replica.busy_until += shared
+        if shared:
+            replica.stalled += shared
+            replica.sharing_until = begins + 2 * shared
         replica.handling_until = begins + seconds + shared
         return replica.handling_until
 

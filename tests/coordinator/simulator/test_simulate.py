@@ -241,3 +241,19 @@ def test_an_all_reduce_takes_half_of_the_processor_from_a_backward() -> None:
     plan = make_plan((2, {"a": 1, "b": 1}, 1), micro_batches=1)
     # Then the statistics, whose frame is handled as theirs.
     assert round_seconds(instance, plan) == pytest.approx(2 + 3 * 0.75)
+
+
+def test_a_bucket_waits_for_gradients_that_an_earlier_one_made_late() -> None:
+    bucket = 1 << 20
+    instance = make_instance(
+        [(0.0, 1.0)] * 2,
+        devices=2,
+        mini_batch=2,
+        gradient_bytes=bucket,
+        bandwidth=float(bucket),
+        overheads=Overheads(frame_seconds=0.25),
+    )
+    plan = make_plan((2, {"a": 1, "b": 1}, 1), micro_batches=1)
+    # The first bucket's 0.75 s end the backward at 2.75; only then there is a second one to send (1 s), handled at both ends and
+    # added (0.25 s each). The statistics go beside it.
+    assert round_seconds(instance, plan) == pytest.approx(2.75 + 1 + 3 * 0.25)
