@@ -91,7 +91,8 @@ def time_layer(
     module = StageModule(stage_graph, random_tensors(stage_graph, seed=_SEED, device=accelerator), accelerator)
     map_gradients_of(module.parameters.values())
     try:
-        while (batch_size := _affordable(timings, candidates, longest_seconds / slow_down, memory_budget)) is not None:
+        limits = _Limits(longest_seconds / slow_down, memory_budget, gradient_bytes=_gradient_bytes(module))
+        while (batch_size := _affordable(timings, candidates, limits)) is not None:
             try:
                 timing = _time_batch(module, batch_size, stretch=stretch, check_halt=check_halt)
             except (MemoryError, RuntimeError) as error:
@@ -108,18 +109,32 @@ def time_layer(
     return [_slowed(timings[size], slow_down) for size in sorted(timings)]
 
 
-def _affordable(
-    timings: dict[int, Timing], candidates: Sequence[int], longest_seconds: float, memory_budget: int
-) -> int | None:
+@dataclass(frozen=True)
+class _Limits:
+    """longest_seconds, memory_budget: see `time_layer`. gradient_bytes: what a backward holds whatever the batch."""
+
+    longest_seconds: float
+    memory_budget: int
+    gradient_bytes: int
+
+
+def _gradient_bytes(module: StageModule) -> int:
+    """Of all parameters, and of the largest one twice: what a backward makes is there beside the sum that it is added to."""
+    sizes = [p.numel() * p.element_size() for p in module.parameters.values() if p.requires_grad]
+    return sum(sizes) + max(sizes, default=0)
+
+
+def _affordable(timings: dict[int, Timing], candidates: Sequence[int], limits: _Limits) -> int | None:
     """The size to time next: as the curve asks, or a smaller one where that would take too much memory or time."""
     known = [timings[size] for size in sorted(timings)]
     seconds = [(timing.batch_size, timing.seconds) for timing in known]
     needs = [(timing.batch_size, timing.peak_bytes) for timing in known]
     wanted = next_batch(seconds, candidates)
     while wanted is not None and known and wanted > known[-1].batch_size:
-        slow = 0 < longest_seconds < max(expected_seconds(seconds, wanted), known[-1].seconds)
+        slow = 0 < limits.longest_seconds < max(expected_seconds(seconds, wanted), known[-1].seconds)
         margin = LONG_STEP_MARGIN if wanted > LONG_STEP * known[-1].batch_size else 1
-        if not slow and margin * expected_bytes(needs, wanted) <= memory_budget:
+        needed = expected_bytes(needs, wanted, gradient_bytes=limits.gradient_bytes)
+        if not slow and margin * needed <= limits.memory_budget:
             break
         candidates = [size for size in candidates if size < wanted]
         wanted = smaller_choice(wanted, seconds, candidates) or next_batch(seconds, candidates)
@@ -136,16 +151,17 @@ def _slowed(timing: Timing, factor: float) -> Timing:
     )
 
 
-def expected_bytes(needs: Sequence[tuple[int, int]], batch_size: int) -> int:
+def expected_bytes(needs: Sequence[tuple[int, int]], batch_size: int, *, gradient_bytes: int = 0) -> int:
     """What `batch_size` will need, from (batch size, bytes) measured so far; 0 where nothing was.
 
-    In proportion to the largest so far, or along the last two where that is more (memory that grows faster than the batch
-    means that small ones were served from what lay around).
+    In proportion to the largest so far, but for the gradients, which are as large for any batch; or along the last two where
+    that is more (memory that grows faster than the batch means that small ones were served from what lay around).
     """
     if not needs:
         return 0
     last_size, last_bytes = needs[-1]
-    proportional = last_bytes * batch_size // last_size
+    fixed = min(gradient_bytes, last_bytes)
+    proportional = fixed + (last_bytes - fixed) * batch_size // last_size
     if len(needs) < 2:
         return proportional
     before_size, before_bytes = needs[-2]

@@ -20,6 +20,8 @@ from tests.models import DigitsCNN
 
 PLENTY = 1 << 40
 
+BEYOND_GRADIENTS = 10**9  # bytes, beside which those of a small layer's gradients are nothing
+
 
 def no_halt() -> None:
     pass
@@ -80,9 +82,9 @@ def test_the_slow_down_stretches_what_is_reported(digits: LayerGraph) -> None:
 
 
 def test_the_curve_ends_where_the_next_batch_would_not_fit(digits: LayerGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_timing._PeakMemory, "taken", lambda _: 1000)
-    assert [timing.batch_size for timing in curve(digits, memory_budget=1500)] == [1]
-    assert [timing.batch_size for timing in curve(digits, memory_budget=2000)] == [1, 2, 4]
+    monkeypatch.setattr(layer_timing._PeakMemory, "taken", lambda _: BEYOND_GRADIENTS)
+    assert [timing.batch_size for timing in curve(digits, memory_budget=BEYOND_GRADIENTS * 3 // 2)] == [1]
+    assert [timing.batch_size for timing in curve(digits, memory_budget=BEYOND_GRADIENTS * 21 // 10)] == [1, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_memory_that_really_is_not_there_is_recognised() -> None:
 
 
 def test_a_long_step_up_leaves_twice_the_room(digits: LayerGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_timing._PeakMemory, "taken", lambda _: 1000)
+    monkeypatch.setattr(layer_timing._PeakMemory, "taken", lambda _: BEYOND_GRADIENTS)
 
     def sizes(budget: int) -> list[int]:
         found = time_layer(
@@ -131,8 +133,8 @@ def test_a_long_step_up_leaves_twice_the_room(digits: LayerGraph, monkeypatch: p
         )
         return [timing.batch_size for timing in found]
 
-    assert sizes(31_999) == [1]
-    assert sizes(32_000) == [1, 16]
+    assert sizes(31 * BEYOND_GRADIENTS) == [1]
+    assert sizes(32 * BEYOND_GRADIENTS) == [1, 16]
 
 
 def test_an_empty_curve_is_sent_as_one() -> None:
@@ -151,3 +153,10 @@ def test_what_is_expected_is_never_less_than_what_a_straight_line_needs(
     needs = [(size, fixed + per_sample * size) for size in measured]
     assert expected_bytes(needs, following) >= (fixed + per_sample * following) * (1 - 1e-9) - 1
     assert expected_bytes([], following) == 0
+
+
+def test_gradients_need_no_more_for_a_larger_batch() -> None:
+    """A table of words: 120 MB at one sample, of which 118 are its gradient, there twice."""
+    assert expected_bytes([(1, 120)], 8, gradient_bytes=118) == 118 + 8 * 2
+    assert expected_bytes([(1, 100)], 8, gradient_bytes=118) == 100  # no more of it than was seen
+    assert expected_bytes([(1, 120), (2, 160)], 8, gradient_bytes=118) == 160 + 6 * 40  # unless it was seen to grow
