@@ -76,6 +76,7 @@ def fit_device(
         ),
         layer_errors=tuple(curve_error(curve) for curve in curves),
         sums_error=_sums_error(sums, forward, backward),
+        largest_measured=tuple(curve.batch_sizes[-1] for curve in curves),
     )
     lines = [_memory_line(curve) for curve in curves]
     return DeviceFit(

@@ -73,7 +73,7 @@ class SearchProblem:
     @cached_property
     def seconds(self) -> tuple[FloatArray, FloatArray]:
         """Forward and backward: [classes, mini_batch + 1, layer_count + 1], the seconds of the layers before each cut."""
-        tables = [_seconds_table(self, place) for place in range(len(self.profiles))]
+        tables = [profile.seconds_table(self.mini_batch) for profile in self.profiles]
         return np.array([table[0] for table in tables]), np.array([table[1] for table in tables])
 
     @cached_property
@@ -98,21 +98,3 @@ class SearchProblem:
 def all_reduce_steps(size: IntArray) -> IntArray:
     """Latencies of one bucket in a group of so many replicas: two exchange, more pass it around a ring twice."""
     return np.where(size > 2, 2 * (size - 1), size - 1)
-
-
-def _seconds_table(problem: SearchProblem, place: int) -> tuple[FloatArray, FloatArray]:
-    """One class's tables [mini_batch + 1, layer_count + 1]: exact at the corners of its curves, straight in between."""
-    profile = problem.profiles[place]
-    most = problem.mini_batch
-    sizes = profile.batch_sizes
-    corners = sorted({0, most, *range(min(sizes[0], most) + 1), *(size for size in sizes if size < most)})
-    rows = [profile.seconds_before(size) for size in corners]
-    wanted = np.arange(most + 1)
-    above = np.clip(np.searchsorted(corners, wanted), 1, len(corners) - 1) if most else np.zeros(1, dtype=np.int64)
-    low, high = np.array(corners)[above - 1], np.array(corners)[above]
-    part = ((wanted - low) / (high - low))[:, np.newaxis]
-    tables = []
-    for which in (0, 1):
-        values = np.array([row[which] for row in rows])
-        tables.append(values[above - 1] * (1 - part) + values[above] * part)
-    return tables[0], tables[1]
