@@ -302,7 +302,8 @@ class TrainingSettings:
 
     optimizer_state_bytes_per_parameter_byte: 1.0 for SGD with momentum, 2.0 for Adam; gradients come on top of it.
     frames_held: micro-batches whose frames, at both cuts of a stage, a worker holds beside what its layers save.
-    inputs_ahead: micro-batches of the model's inputs that a worker of the first stage has fetched ahead.
+    inputs_ahead: micro-batches of the model's inputs that a worker of the first stage has fetched ahead, as far as its feed's
+    bytes go (feed_ahead.py).
     peer_bytes: what a worker holds for each device that it is linked with, beyond the first two. reduce_bytes: what one of
     two replicas holds of pieces of gradients that come and go.
     """

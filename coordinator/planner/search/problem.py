@@ -9,7 +9,7 @@ import numpy as np
 from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
-from ..passing_memory import passing_table
+from ..passing_memory import PassingMemory, passing_table
 from .kinds import canonical_order, interchangeable_kinds
 
 
@@ -38,8 +38,8 @@ class SearchProblem:
         self.profiles = [instance.profiles[kind] for kind in classes]
 
     @cached_property
-    def passing(self) -> tuple[FloatArray, FloatArray]:
-        """[layer_count + 1, layer_count + 1]: bytes beside weights and saved activations, fixed and for each sample."""
+    def passing(self) -> PassingMemory:
+        """[layer_count + 1, layer_count + 1]: what is held beside weights and saved activations."""
         return passing_table(self.instance)
 
     @cached_property
@@ -87,12 +87,9 @@ class SearchProblem:
 
     def largest_share(self, device: int, first: int, end: int, in_flight: int) -> int:
         """Samples of a micro-batch that the device's memory holds with so many micro-batches in flight; at most all."""
-        fixed, for_each = self.passing
-        free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first]) - float(fixed[first, end])
-        if free < 0:
-            return 0
-        per_sample = (self.saved_bytes[end] - self.saved_bytes[first]) * in_flight + float(for_each[first, end])
-        return self.mini_batch if per_sample * self.mini_batch <= free else int(free // per_sample)
+        free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first])
+        saved = (self.saved_bytes[end] - self.saved_bytes[first]) * in_flight
+        return self.passing.most_samples_of((first, end), free, saved, limit=self.mini_batch)
 
 
 def all_reduce_steps(size: IntArray) -> IntArray:
