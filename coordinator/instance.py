@@ -23,7 +23,7 @@ from .planner.connection_memory import BASE_PEERS
 from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
 from .profile_cache import Profiles
-from .profiling import batch_sizes_to_profile, checked_stages, smallest_memory
+from .profiling import batch_sizes_to_profile, checked_stages
 
 # What a worker holds beside Eq 3: a frame on its way in and one on its way out; the samples of its feed come on top.
 FRAMES_HELD = 2
@@ -43,7 +43,7 @@ def planning_instance(
     All curves and links must have been measured. Raises EdgeswarmError (NO_PLAN_FITS) when no device is left.
     """
     largest = batch_sizes_to_profile(facts.batch_size)[-1]
-    stages = checked_stages(facts, memory_bytes=smallest_memory(devices))
+    stages = checked_stages(facts)
     fits: dict[str, DeviceFit] = {}
     usable: list[Device] = []
     misfits: list[str] = []
