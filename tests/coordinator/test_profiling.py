@@ -1,18 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
+from edgeswarm.wire.v1 import agent_pb2
+from edgeswarm_coordinator.agents import AgentLink
 from edgeswarm_coordinator.device import Device
 from edgeswarm_coordinator.model_facts import ModelFacts
 from edgeswarm_coordinator.process_costs import ProcessCosts
 from edgeswarm_coordinator.profile_cache import Curve, Link, Profiles
 from edgeswarm_coordinator.profiling import (
+    LayerWork,
     TimedPart,
     batch_sizes_to_profile,
     distinct_layers,
+    measure_layers,
     missing_links,
     missing_parts,
     parts_to_time,
@@ -131,6 +136,42 @@ def test_no_stage_is_timed_for_a_drift_of_memory_where_none_had_room() -> None:
     found = with_stages("half", "whole", memory_bytes=999, sizes=())
     assert signatures(found, replace(NANO_1, memory_budget_bytes=1000), parts=WITH_STAGES) == []
     assert signatures(found, NANO_1, parts=WITH_STAGES) == [("nano-1", ("half", "whole"))]
+
+
+class Agent:
+    """Times two layers, of which the second has no room even for one sample."""
+
+    node_id, device = NANO_1.node_id, NANO_1
+
+    def stream(self, method: str, request: agent_pb2.ProfileRequest, **_: object) -> Iterator[agent_pb2.ProfileReply]:
+        assert method == "Profile"
+        for layer in request.layers:
+            curve = agent_pb2.LayerCurve(signature=layer.signature)
+            if layer.signature == "stem":
+                curve.batch_sizes.extend([1, 2])
+                curve.forward_seconds.extend([0.1, 0.2])
+                curve.backward_seconds.extend([0.1, 0.2])
+            yield agent_pb2.ProfileReply(curve=curve)
+        yield agent_pb2.ProfileReply(process=agent_pb2.ProcessCost(base_bytes=7))
+
+
+def test_curves_remember_what_memory_there_was_and_so_do_stages_that_had_no_room() -> None:
+    found = measure_layers(
+        cast(AgentLink, Agent()),
+        LayerWork("nano-1", "nano", ("stem", "block"), too_large=("whole",)),
+        job=agent_pb2.JobReference(),
+        layer_graph=GRAPH,
+        dtype="float32",
+        parts=WITH_STAGES,
+        measured=lambda _: None,
+    )
+    budget = NANO_1.memory_budget_bytes
+    assert found.processes["nano"].base_bytes == 7
+    assert found.curves == {
+        ("nano", "float32", "stem"): Curve((1, 2), (0.1, 0.2), (0.1, 0.2), asked=8, memory_bytes=budget),
+        ("nano", "float32", "block"): Curve((), (), (), asked=8, memory_bytes=budget),
+        ("nano", "float32", "whole"): Curve((), (), (), asked=8, memory_bytes=budget),
+    }
 
 
 def test_stages_are_timed_anew_for_larger_batches() -> None:
