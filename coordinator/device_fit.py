@@ -68,6 +68,7 @@ def fit_device(
         ),
         layer_errors=tuple(curve_error(curve) for curve in curves),
         sums_error=_sums_error(sums, forward, backward),
+        largest_measured=tuple(curve.batch_sizes[-1] for curve in curves),
     )
     return DeviceFit(profile, forward, backward)
 

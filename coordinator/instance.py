@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.profile import (
     UNKNOWN_BANDWIDTH,
     DataSource,
@@ -23,17 +24,16 @@ from .planner.connection_memory import BASE_PEERS
 from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
 from .profile_cache import Profiles
-from .profiling import batch_sizes_to_profile, checked_stages, smallest_memory
+from .profiling import batch_sizes_to_profile, checked_stages
 from .working_memory import SeenMemory, working_memory
 
-# What a worker holds beside Eq 3: a frame on its way in and one on its way out, and the samples of its feed (FEED_AHEAD).
+# What a worker holds beside Eq 3: a frame on its way in and one on its way out; the samples of its feed come on top.
 FRAMES_HELD = 2
 # What a worker has besides once its links are open and its threads run: for a device that it is linked with, and for pieces of
 # buckets on their way (a copy, what is encrypted of it, what comes in; two at once). Not measured by themselves: set so that the
 # peaks of MobileNetV2 over five emulated devices, five plans, are met.
 PEER_BYTES = 5 << 19
 REDUCE_BYTES = 7 << 20
-INPUTS_AHEAD = 8
 
 
 def planning_instance(
@@ -44,7 +44,7 @@ def planning_instance(
     All curves and links must have been measured. Raises EdgeswarmError (NO_PLAN_FITS) when no device is left.
     """
     largest = batch_sizes_to_profile(facts.batch_size)[-1]
-    stages = checked_stages(facts, memory_bytes=smallest_memory(devices))
+    stages = checked_stages(facts)
     fits: dict[str, DeviceFit] = {}
     seen: dict[str, SeenMemory] = {}
     usable: list[Device] = []
@@ -112,7 +112,7 @@ def planning_instance(
             mini_batch=facts.batch_size,
             optimizer_state_bytes_per_parameter_byte=facts.optimizer_state_factor,
             frames_held=FRAMES_HELD,
-            inputs_ahead=INPUTS_AHEAD,
+            inputs_ahead=FEED_AHEAD,
             peer_bytes=PEER_BYTES,
             reduce_bytes=REDUCE_BYTES,
         ),

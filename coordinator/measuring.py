@@ -11,6 +11,7 @@ from edgeswarm.config import host_and_port, join_host_and_port
 from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
+from .curve_ends import without_losses
 from .deployment import Place, host_seen_from
 from .events import MEASURE_LINKS, PROFILE_LAYERS, ProfileProgress
 from .model_facts import ModelFacts
@@ -23,7 +24,6 @@ from .profiling import (
     missing_links,
     missing_parts,
     parts_to_time,
-    smallest_memory,
 )
 from .progress import Progress
 from .reserving import Devices
@@ -57,7 +57,7 @@ class Measuring:
     def profiles(self, facts: ModelFacts, *, links: Mapping[str, AgentLink], places: Mapping[str, Place]) -> Profiles:
         """Everything that the planner needs of these devices. Reserves those that have to measure layers."""
         devices = [link.device for link in links.values()]
-        parts = parts_to_time(facts, memory_bytes=smallest_memory(devices))
+        parts = parts_to_time(facts)
         work = missing_parts(self._profiles, devices, parts=parts, dtype=facts.dtype)
         if work:
             self._devices.reserve({item.device: links[item.device] for item in work})
@@ -99,8 +99,9 @@ class Measuring:
             for item in work
         ]
         for profiles in self._supervision.wait(*tasks):
-            self._profiles.update(profiles)
-            self._cache.add(profiles)
+            kept = without_losses(profiles, known=self._profiles)
+            self._profiles.update(kept)
+            self._cache.add(kept)
 
     def _measure_links(
         self, pairs: list[tuple[str, str]], links: Mapping[str, AgentLink], places: Mapping[str, Place]

@@ -6,7 +6,8 @@
       links.<from>.<to>                                 bandwidth, latency, cost of a byte, when it was measured
 
 Whole stages that check the sums of layers have signatures and curves like layers.
-A curve that ends before the batch size it was asked for ended where memory or time did: asking again would give the same.
+A curve that ends before the batch size it was asked for ended where memory or time did: asking again would give the same,
+unless the device then has clearly more memory (curve_ends.py).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Curve:
     """Seconds of one layer forward and backward by batch size, as measured.
 
     asked: the largest batch size that was asked for, in samples. relative_errors: of forward and backward together.
-    peak_bytes: taken beyond parameters and their gradients. The last two may be empty: not known.
+    peak_bytes: taken beyond parameters and their gradients. These two may be empty: not known.
+    memory_bytes: what training might use on the device when it was measured; 0: not known.
     """
 
     batch_sizes: tuple[int, ...]
@@ -44,6 +46,7 @@ class Curve:
     asked: int
     relative_errors: tuple[float, ...] = ()
     peak_bytes: tuple[int, ...] = ()
+    memory_bytes: int = 0
 
     def __post_init__(self) -> None:
         for more in (self.relative_errors, self.peak_bytes):
@@ -62,6 +65,7 @@ class Curve:
             "asked": self.asked,
             "relative_errors": list(self.relative_errors),
             "peak_bytes": list(self.peak_bytes),
+            "memory_bytes": self.memory_bytes,
         }
 
 
@@ -137,6 +141,7 @@ class Profiles:
                     asked=entry.integer("asked", minimum=1),
                     relative_errors=entry.numbers("relative_errors", minimum=0),
                     peak_bytes=tuple(int(size) for size in entry.numbers("peak_bytes", minimum=0)),
+                    memory_bytes=entry.integer("memory_bytes", minimum=0, default=0),
                 )
             except ValueError as error:
                 raise entry.error(str(error)) from None

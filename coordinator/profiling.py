@@ -5,6 +5,8 @@ Only distinct layers are timed (equal signature, equal cost), on one device of e
     layers of the model     conv1  block  block  block  head      signatures  a b b b c
     asked of a nano, an nx                                        a b c   at a few of 1, 2, 4, ... samples
     and, to check their sums, stages in one go                    a b b b c   a b   b b c
+
+Which stages is asked once for a kind of hardware: what it has timed is what checks its sums, however its memory changes.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from edgeswarm.model.signature import signature as signature_of
 from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
+from .curve_ends import LONGEST_SECONDS, is_outgrown
 from .device import Device
 from .model_facts import ModelFacts, model_costs
 from .process_costs import ProcessCosts
 from .profile_cache import Curve, Link, Profiles
-from .stage_checks import CheckedStage, stages_to_check
+from .stage_checks import CheckedStage, least_memory_bytes, stages_to_check
 
 LARGEST_PROFILED_BATCH = 256
-LONGEST_SECONDS = 1.0  # of one forward and backward; a curve ends there and is extrapolated
 LINK_SECONDS = 0.3
 PROFILE_CALL_SECONDS = 1800.0
 _PROBE_LINK_CALL_SECONDS = 40.0
@@ -49,68 +51,99 @@ def distinct_layers(layer_graph: LayerGraph) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class LayerWork:
-    """device: which times the layers of these signatures for all devices of its kind."""
+    """device: which times the layers of these signatures for all devices of its kind.
+
+    too_large: signatures of stages for which none of them has the memory; that is noted.
+    """
 
     device: str
     hardware_key: str
     signatures: tuple[str, ...]
+    too_large: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class TimedPart:
-    """Layers that are timed in one go: one of them, or a stage that checks their sums. batch_sizes: rising, in samples."""
+    """Layers that are timed in one go: one of them, or a stage that checks their sums. batch_sizes: rising, in samples.
+
+    is_check: whether it is such a stage. least_memory_bytes: where a device has less, it isn't tried.
+    """
 
     signature: str
     first_layer: int
     end_layer: int
     batch_sizes: tuple[int, ...]
+    is_check: bool = False
+    least_memory_bytes: int = 0
+
+    @property
+    def largest_batch(self) -> int:
+        return self.batch_sizes[-1]
 
 
-def parts_to_time(facts: ModelFacts, *, memory_bytes: int) -> dict[str, TimedPart]:
-    """Each distinct layer, then the stages that check them, by signature. memory_bytes: of the smallest device."""
+def parts_to_time(facts: ModelFacts) -> dict[str, TimedPart]:
+    """Each distinct layer, then the stages that check them, by signature."""
     graph = facts.layer_graph
     sizes = batch_sizes_to_profile(facts.batch_size)
     parts = {
         signature: TimedPart(signature, layer, layer + 1, sizes) for signature, layer in distinct_layers(graph).items()
     }
-    for stage, mark in checked_stages(facts, memory_bytes=memory_bytes).items():
-        parts.setdefault(mark, TimedPart(mark, stage.first_layer, stage.end_layer, stage.batch_sizes))
+    costs = model_costs(graph, wire_dtype=None)
+    for stage, mark in checked_stages(facts).items():
+        part = TimedPart(
+            mark,
+            stage.first_layer,
+            stage.end_layer,
+            stage.batch_sizes,
+            is_check=True,
+            least_memory_bytes=least_memory_bytes(costs, stage),
+        )
+        parts.setdefault(mark, part)
     return parts
 
 
-def smallest_memory(devices: Sequence[Device]) -> int:
-    """Of the devices' memory budgets, rounded down to a power of two: what is free changes a little all the time."""
-    return 1 << max(0, min(device.memory_budget_bytes for device in devices).bit_length() - 1)
-
-
-def checked_stages(facts: ModelFacts, *, memory_bytes: int) -> dict[CheckedStage, str]:
-    """The stages that are timed in one go, each with its signature."""
+def checked_stages(facts: ModelFacts) -> dict[CheckedStage, str]:
+    """The stages that are timed in one go, each with its signature; on devices that have the memory."""
     graph = facts.layer_graph
     costs = model_costs(graph, wire_dtype=None)
     largest = batch_sizes_to_profile(facts.batch_size)[-1]
     return {
         stage: signature_of(graph.stage(stage.first_layer, stage.end_layer))
-        for stage in stages_to_check(costs, largest_batch=largest, memory_bytes=memory_bytes)
+        for stage in stages_to_check(costs, largest_batch=largest)
     }
 
 
 def missing_parts(
     profiles: Profiles, devices: Sequence[Device], *, parts: Mapping[str, TimedPart], dtype: str
 ) -> list[LayerWork]:
-    """What has to be timed on which device. Pure."""
-    work: dict[str, LayerWork] = {}
-    for device in devices:
-        key = device.hardware_key
-        missing = tuple(
+    """What has to be timed on which device: of each kind the one that has the most memory. Pure."""
+    work = []
+    for device in _roomiest_of_each_kind(devices):
+        key, memory = device.hardware_key, device.memory_budget_bytes
+        curves = {mark: profiles.curve(key, dtype, mark, largest_batch=parts[mark].largest_batch) for mark in parts}
+        is_checked = any(curve and curve.batch_sizes and parts[mark].is_check for mark, curve in curves.items())
+        unknown = [
             mark
-            for mark, part in parts.items()
-            if profiles.curve(key, dtype, mark, largest_batch=part.batch_sizes[-1]) is None
-        )
+            for mark, curve in curves.items()
+            if curve is None or is_outgrown(curve, memory_bytes=memory, wanted=parts[mark].largest_batch)
+            if not (is_checked and parts[mark].is_check)
+        ]
+        missing = [mark for mark in unknown if memory >= parts[mark].least_memory_bytes]
         if key not in profiles.processes and not missing:
-            missing = tuple(parts)[:1]  # the reply brings the worker's own costs, too
+            missing = list(parts)[:1]  # the reply brings the worker's own costs, too
         if missing:
-            work.setdefault(key, LayerWork(device.node_id, key, missing))
-    return list(work.values())
+            too_large = tuple(mark for mark in unknown if mark not in missing)
+            work.append(LayerWork(device.node_id, key, tuple(missing), too_large))
+    return work
+
+
+def _roomiest_of_each_kind(devices: Sequence[Device]) -> list[Device]:
+    found: dict[str, Device] = {}
+    for device in devices:
+        before = found.get(device.hardware_key)
+        if before is None or device.memory_budget_bytes > before.memory_budget_bytes:
+            found[device.hardware_key] = device
+    return list(found.values())
 
 
 def missing_links(profiles: Profiles, devices: Sequence[str], *, now: float) -> list[tuple[str, str]]:
@@ -142,7 +175,12 @@ def measure_layers(
         ],
         longest_seconds=LONGEST_SECONDS,
     )
+    memory_bytes = link.device.memory_budget_bytes
     profiles = Profiles()
+    for mark in work.too_large:
+        profiles.curves[work.hardware_key, dtype, mark] = Curve(
+            (), (), (), asked=parts[mark].largest_batch, memory_bytes=memory_bytes
+        )
     replies = link.stream("Profile", request, timeout_seconds=PROFILE_CALL_SECONDS, doing="profile the model's layers")
     for reply in replies:
         if reply.WhichOneof("reply") == "process":
@@ -154,9 +192,10 @@ def measure_layers(
             batch_sizes=tuple(curve.batch_sizes),
             forward_seconds=tuple(curve.forward_seconds),
             backward_seconds=tuple(curve.backward_seconds),
-            asked=part.batch_sizes[-1],
+            asked=part.largest_batch,
             relative_errors=tuple(curve.relative_errors),
             peak_bytes=tuple(curve.peak_bytes),
+            memory_bytes=memory_bytes,
         )
         measured(_name_of(layer_graph, part))
     silent = [s for s in work.signatures if (work.hardware_key, dtype, s) not in profiles.curves]

@@ -74,11 +74,8 @@ class Correction:
         return found
 
 
-def stages_to_check(model: ModelCosts, *, largest_batch: int, memory_bytes: int) -> tuple[CheckedStage, ...]:
-    """Parts of the model that take about as long, and the whole; those whose smallest batch fits half of a device's memory.
-
-    memory_bytes: of the smallest device on which they are to run.
-    """
+def stages_to_check(model: ModelCosts, *, largest_batch: int) -> tuple[CheckedStage, ...]:
+    """Parts of the model that take about as long, and the whole, wherever they fit."""
     count = model.layer_count
     if count < _FEWEST_LAYERS:
         return ()
@@ -93,10 +90,16 @@ def stages_to_check(model: ModelCosts, *, largest_batch: int, memory_bytes: int)
     for first, end in dict.fromkeys([*parts, (0, count)]):
         least = model.least_batch(first, end)
         sizes = sorted({max(least, min(size, largest_batch)) for size in CHECKED_BATCHES})
-        # The device itself judges whether the larger ones fit, from what the smallest takes.
-        if 2 * _bytes(model, first, end, sizes[0]) <= memory_bytes:
-            found.append(CheckedStage(first, end, tuple(sizes)))
+        found.append(CheckedStage(first, end, tuple(sizes)))
     return tuple(found)
+
+
+def least_memory_bytes(model: ModelCosts, stage: CheckedStage) -> int:
+    """What a device is to have for the stage to be timed there: its smallest batch fits half of it.
+
+    The device itself judges whether the larger ones fit, from what the smallest takes.
+    """
+    return 2 * _bytes(model, stage.first_layer, stage.end_layer, stage.batch_sizes[0])
 
 
 def learn_correction(comparisons: Sequence[Comparison]) -> Correction:

@@ -1,19 +1,7 @@
 """What the planner knows: costs of layers, measured times of devices, the network. Pure data; its JSON is in profile_json.py.
 
-A profile holds, for each layer, the seconds of forward and backward at the batch sizes that were measured. In between
-the curve is a straight line in seconds; beyond the last batch size it goes on with its last slope; before the first
-with its first slope, but never faster than in proportion:
-
-    seconds            . .  last slope goes on
-      |            o--'
-      |      o----'
-      |   o-'
-      | .'  first slope, at least t(b0) * b / b0
-      +---+--+-----+------ samples
-          b0
-
-Where more samples take far less, since another kernel begins there, nobody knows where between the two: up to the larger size
-the slope before it goes on.
+A profile holds, for each layer, the seconds of forward and backward at the batch sizes that were measured. What they are in
+between and beyond is in layer_curves.py.
 """
 
 from __future__ import annotations
@@ -25,10 +13,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from .layer_curves import layer_seconds
 from .plan import Plan
 
 UNKNOWN_BANDWIDTH = 125e6  # bytes per second where there is no link to measure: a gigabit card
-CLIFF = 1.35  # what takes so many times as long as the next size measured stands before one
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -147,7 +135,8 @@ class DeviceProfile:
     batch_sizes: rising, in samples. forward_seconds[i][l], backward_seconds[i][l]: layer l at batch_sizes[i].
     update_seconds[l]: the optimizer's step over layer l's parameters, once a round; empty where it takes no time.
     layer_errors[l]: by which part layer l's seconds may be off, one standard error; empty where unknown. sums_error: by
-    which part sums over layers are off from stages, root mean square, whatever the layers.
+    which part sums over layers are off from stages, root mean square, whatever the layers. largest_measured[l]: the largest
+    batch size at which layer l itself was measured; empty where unknown.
     """
 
     batch_sizes: tuple[int, ...]
@@ -157,6 +146,7 @@ class DeviceProfile:
     overheads: Overheads = Overheads()
     layer_errors: tuple[float, ...] = ()
     sums_error: float = 0.0
+    largest_measured: tuple[int, ...] = ()
     # Not of the constructor: a `replace` with other seconds must not get what these ones added up to.
     _before: dict[int, tuple[FloatArray, FloatArray]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -177,7 +167,7 @@ class DeviceProfile:
                 raise ValueError(f"the rows of {what} differ in length")
             if any(not value >= 0 for row in rows for value in row):
                 raise ValueError(f"{what} has an entry below 0")
-        for what in ("update_seconds", "layer_errors"):
+        for what in ("update_seconds", "layer_errors", "largest_measured"):
             values = tuple(getattr(self, what))
             object.__setattr__(self, what, values)
             if values and len(values) != self.layer_count:
@@ -186,6 +176,8 @@ class DeviceProfile:
                 raise ValueError(f"{what} has an entry below 0")
         if not self.sums_error >= 0:
             raise ValueError("sums_error is below 0")
+        if 0 in self.largest_measured:
+            raise ValueError("largest_measured has an entry below 1")
 
     @property
     def layer_count(self) -> int:
@@ -201,11 +193,13 @@ class DeviceProfile:
         The time of layers [i, j) is the difference of entries j and i, so that any stage's is looked up at once.
         """
         if batch not in self._before:
-            self._before[batch] = (
-                _sums_before_float(self._layer_seconds(self._forward_rows, batch)),
-                _sums_before_float(self._layer_seconds(self._backward_rows, batch)),
-            )
+            forward, backward = self._table(np.array([batch]))
+            self._before[batch] = (forward[0], backward[0])
         return self._before[batch]
+
+    def seconds_table(self, most: int) -> tuple[FloatArray, FloatArray]:
+        """What `seconds_before` says of 0, 1, ... `most` samples: two arrays [most + 1, layer_count + 1]."""
+        return self._table(np.arange(most + 1))
 
     def forward(self, batch: int, first_layer: int, end_layer: int) -> float:
         """Seconds to run layers [first_layer, end_layer) forward on `batch` samples; 0 samples take no time."""
@@ -217,6 +211,12 @@ class DeviceProfile:
         before = self.seconds_before(batch)[1]
         return float(before[end_layer] - before[first_layer])
 
+    def _table(self, batches: IntArray) -> tuple[FloatArray, FloatArray]:
+        return (
+            _sums_before_float(layer_seconds(self.batch_sizes, self._forward_rows, batches)),
+            _sums_before_float(layer_seconds(self.batch_sizes, self._backward_rows, batches)),
+        )
+
     @cached_property
     def _forward_rows(self) -> FloatArray:
         return np.array(self.forward_seconds, dtype=np.float64)
@@ -224,40 +224,6 @@ class DeviceProfile:
     @cached_property
     def _backward_rows(self) -> FloatArray:
         return np.array(self.backward_seconds, dtype=np.float64)
-
-    def _layer_seconds(self, rows: FloatArray, batch: int) -> FloatArray:
-        """[layer_count]: the curve of each layer at `batch`; see the head of this file."""
-        if batch < 0:
-            raise ValueError(f"a batch of {batch} samples")
-        sizes = self.batch_sizes
-        result: FloatArray
-        if batch == 0:
-            result = np.zeros(self.layer_count)
-        elif len(sizes) == 1:
-            result = rows[0] * (batch / sizes[0])
-        elif batch < sizes[0]:
-            slope = (rows[1] - rows[0]) / (sizes[1] - sizes[0])
-            line = rows[0] - slope * (sizes[0] - batch)
-            result = np.clip(line, rows[0] * (batch / sizes[0]), rows[0])
-        elif batch > sizes[-1]:
-            # Noise may let the last step fall; more samples are never taken to cost less than the last measured.
-            slope = np.maximum((rows[-1] - rows[-2]) / (sizes[-1] - sizes[-2]), 0.0)
-            result = rows[-1] + slope * (batch - sizes[-1])
-        else:
-            above = int(np.searchsorted(np.array(sizes), batch))
-            if sizes[above] == batch:
-                result = rows[above]
-            else:
-                below = above - 1
-                part = (batch - sizes[below]) / (sizes[above] - sizes[below])
-                between = rows[below] * (1 - part) + rows[above] * part
-                if below:
-                    slope = np.maximum((rows[below] - rows[below - 1]) / (sizes[below] - sizes[below - 1]), 0.0)
-                else:
-                    slope = rows[below] / sizes[below]
-                is_cliff = rows[below] > CLIFF * rows[above]
-                result = np.where(is_cliff, rows[below] + slope * (batch - sizes[below]), between)
-        return result
 
 
 @dataclass(frozen=True)
@@ -339,7 +305,8 @@ class TrainingSettings:
 
     optimizer_state_bytes_per_parameter_byte: 1.0 for SGD with momentum, 2.0 for Adam; gradients come on top of it.
     frames_held: micro-batches whose frames, at both cuts of a stage, a worker holds beside what its layers save.
-    inputs_ahead: micro-batches of the model's inputs that a worker of the first stage has fetched ahead.
+    inputs_ahead: micro-batches of the model's inputs that a worker of the first stage has fetched ahead, as far as its feed's
+    bytes go (feed_ahead.py).
     peer_bytes: what a worker holds for each device that it is linked with, beyond the first two. reduce_bytes: what one of
     two replicas holds of pieces of gradients that come and go.
     """
@@ -455,5 +422,6 @@ def _sums_before(values: Sequence[int]) -> IntArray:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.array(values, dtype=np.int64))])
 
 
-def _sums_before_float(values: FloatArray) -> FloatArray:
-    return np.concatenate([np.zeros(1), np.cumsum(values)])
+def _sums_before_float(rows: FloatArray) -> FloatArray:
+    """[rows, columns] -> [rows, columns + 1]."""
+    return np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)

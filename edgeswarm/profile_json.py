@@ -113,26 +113,32 @@ def profile_to_json(profile: DeviceProfile) -> dict[str, object]:
         **({} if profile.overheads == Overheads() else {"overheads": asdict(profile.overheads)}),
         **({"layer_errors": list(profile.layer_errors)} if profile.layer_errors else {}),
         **({"sums_error": profile.sums_error} if profile.sums_error else {}),
+        **({"largest_measured": list(profile.largest_measured)} if profile.largest_measured else {}),
     }
 
 
 def profile_from_json(fields: Fields) -> DeviceProfile:
     """Read one device class's times; raises what `fields.invalid` makes."""
-    sizes = fields.numbers("batch_sizes", minimum=1)
-    if any(not size.is_integer() for size in sizes):
-        raise fields.error("batch_sizes must be whole numbers")
     try:
         return DeviceProfile(
-            batch_sizes=tuple(int(size) for size in sizes),
+            batch_sizes=_batch_sizes(fields, "batch_sizes"),
             forward_seconds=fields.number_lists("forward_seconds", minimum=0),
             backward_seconds=fields.number_lists("backward_seconds", minimum=0),
             update_seconds=fields.numbers("update_seconds", minimum=0) if "update_seconds" in fields.values else (),
             overheads=_overheads_from_json(fields.optional_section("overheads")),
             layer_errors=fields.numbers("layer_errors", minimum=0) if "layer_errors" in fields.values else (),
             sums_error=fields.number("sums_error", minimum=0, default=0.0),
+            largest_measured=_batch_sizes(fields, "largest_measured") if "largest_measured" in fields.values else (),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None
+
+
+def _batch_sizes(fields: Fields, key: str) -> tuple[int, ...]:
+    sizes = fields.numbers(key, minimum=1)
+    if any(not size.is_integer() for size in sizes):
+        raise fields.error(f"{key} must be whole numbers")
+    return tuple(int(size) for size in sizes)
 
 
 def _overheads_from_json(fields: Fields | None) -> Overheads:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.job import LOSS, Job
 from edgeswarm.model.draws import DrawKey
 from edgeswarm.model.stage import StageModule
@@ -38,7 +39,6 @@ from .stage_samples import evaluation_requests, sample_part, stage_inputs, to_de
 from .timing import FORWARD, WAITING
 
 ACTIVITY = "evaluation: "
-FEED_AHEAD = 8
 
 Metric = Callable[[Any, Any], Any]
 

@@ -3,7 +3,7 @@
     requests   (round, micro-batch, indices) in the order of use
        |
     fetch thread:  read a run of them at once -> transform each sample -> collate
-       |                                                     at most `ahead` of them, and AHEAD_BYTES, wait here
+       |                                                     at most `ahead` of them, and `ahead_bytes`, wait here
        |
     get(round, micro_batch) -> Batch
 
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
+from edgeswarm.feed_ahead import FEED_AHEAD_BYTES, most_ahead
 from edgeswarm.job import Job
 from edgeswarm.model.draws import drawing_from, restored_generators
 from edgeswarm.wire.fetch import SamplePart
@@ -33,8 +34,6 @@ from .errors import HaltedError, line_of
 from .samples import Samples, SampleSource
 
 CLOSE_SECONDS = 2.0
-# What waits for its use is no more than this, or one micro-batch where that is larger.
-AHEAD_BYTES = 64 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,7 @@ class SampleFeed:
 
     part: what `get` gives. With a transform whole samples are read all the same, since it takes and returns whole ones.
     A transform may draw from PyTorch's default generator, `random` and numpy's legacy one too: they are seeded for it.
+    ahead_bytes: what waits is no more than this, or one micro-batch where that is larger.
     requests may be endless. where: the device's name, for messages. `close` it: it has a thread.
     """
 
@@ -76,7 +76,7 @@ class SampleFeed:
         part: SamplePart,
         requests: Iterator[FeedRequest],
         ahead: int = 4,
-        ahead_bytes: int = AHEAD_BYTES,
+        ahead_bytes: int = FEED_AHEAD_BYTES,
         where: str = "this device",
     ) -> None:
         if ahead < 1:
@@ -144,17 +144,21 @@ class SampleFeed:
     def _run(self) -> None:
         try:
             while run := self._next_run():
-                samples = self._read_at_once(run)
-                for request in run:
-                    batch = replace(self._batch(request, samples), indices=request.indices)
-                    size = bytes_of(batch)
-                    with self._changed:
-                        self._ready[request.round, request.micro_batch] = batch
-                        self._ready_bytes += size
-                        self._largest_bytes = max(self._largest_bytes, size)
-                        self._changed.notify_all()
+                self._make_ready(run)
         except BaseException as error:
             self._latch(error)
+
+    def _make_ready(self, run: list[FeedRequest]) -> None:
+        """In a method of its own, so that nothing of it is held while the thread waits."""
+        samples = self._read_at_once(run)
+        for request in run:
+            batch = replace(self._batch(request, samples), indices=request.indices)
+            size = bytes_of(batch)
+            with self._changed:
+                self._ready[request.round, request.micro_batch] = batch
+                self._ready_bytes += size
+                self._largest_bytes = max(self._largest_bytes, size)
+                self._changed.notify_all()
 
     def _next_run(self) -> list[FeedRequest]:
         """The next requests to read at once; waits while there is enough ahead. Empty at the end."""
@@ -181,7 +185,7 @@ class SampleFeed:
 
     def _most_ready(self) -> int:
         """How many micro-batches may wait for their use, by the size of the largest so far."""
-        return min(self._ahead, self._ahead_bytes // self._largest_bytes) if self._largest_bytes else self._ahead
+        return most_ahead(self._largest_bytes, ahead=self._ahead, ahead_bytes=self._ahead_bytes)
 
     def _take(self) -> FeedRequest | None:
         if self._pending is None:

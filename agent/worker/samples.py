@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import grpc
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
+from edgeswarm.feed_ahead import FEED_CALL_BYTES
 from edgeswarm.job import Dataset
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.fetch import FETCH_SAMPLES, SamplePart, fetch_blob
@@ -22,8 +23,6 @@ from .errors import line_of
 from .sample_cache import Place, SampleCache
 
 FETCH_TIMEOUT_SECONDS = 120.0
-# One call fetches several micro-batches, but no more than this where samples are large.
-CALL_BYTES = 8 * 1024**2
 
 
 class Samples(Protocol):
@@ -155,7 +154,7 @@ class ServedSamples:
             return FetchedSamples(places)
 
     def samples_a_call(self) -> int:
-        return max(1, CALL_BYTES // self._sample_bytes) if self._sample_bytes else 1
+        return max(1, FEED_CALL_BYTES // self._sample_bytes) if self._sample_bytes else 1
 
     def cancel(self) -> None:
         call = self._call

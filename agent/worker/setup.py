@@ -16,6 +16,7 @@ from pathlib import Path
 
 import grpc
 
+from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.job import SERVED, Job
 from edgeswarm.job_file import load_job
 from edgeswarm.model.stage import StageModule
@@ -50,7 +51,6 @@ from .tensor_server import InboundEpoch, TensorServer
 from .timing import Progress, RoundClock
 
 OPEN_LINKS_SECONDS = 60.0
-FEED_AHEAD = 8
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,105 @@
 """What a device holds for the micro-batch at hand alone, beside weights and saved activations. Pure.
 
     layers' working memory  |  frames at both cuts  |  samples fetched ahead (first stage)
-    the most of any layer      `frames_held` of each   `inputs_ahead` micro-batches
+    the most of any layer      `frames_held` of each   `inputs_ahead` micro-batches, as far as the feed's bytes go
 
-Beside the paper's Eq 3, which knows none of it. It is a line: fixed + per_sample x samples.
+Beside the paper's Eq 3, which knows none of it. But for the samples ahead it is a line: fixed + per_sample x samples. What a
+feed holds is that of edgeswarm/feed_ahead.py; the micro-batch at hand and a copy while one is made are among the frames held.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 
+from edgeswarm.feed_ahead import FEED_AHEAD_BYTES, most_held_ahead_bytes
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+
+
+@dataclass(frozen=True)
+class PassingMemory:
+    """Of several runs of layers: arrays of one shape, in bytes.
+
+    fixed: whatever the batch. per_sample: of each sample. input_per_sample: of a sample that waits in the feed, 0 where none
+    does. ahead: micro-batches that do at most.
+    """
+
+    fixed: FloatArray
+    per_sample: FloatArray
+    input_per_sample: FloatArray
+    ahead: int
+
+    def bytes_of(self, samples: int) -> FloatArray:
+        """Of each run, with so many samples of a micro-batch."""
+        waiting = samples * self.input_per_sample
+        waiting = np.minimum(self.ahead * waiting, np.maximum(FEED_AHEAD_BYTES, waiting))
+        result: FloatArray = self.fixed + self.per_sample * samples + waiting
+        return result
+
+    def most_samples(self, free: FloatArray, saved_per_sample: FloatArray, *, limit: int) -> FloatArray:
+        """The samples that memory holds, whole and at most `limit`; 0 for none.
+
+        free: bytes beside weights, of shape [..., *runs]. saved_per_sample: bytes that are held beside these, of shape [*runs].
+        """
+        left = free - self.fixed
+        slope = saved_per_sample + self.per_sample
+        # What is ahead is the lesser of two: all micro-batches, or what the feed's bytes allow.
+        most = _quotient(left, slope + self.ahead * self.input_per_sample, limit)
+        if self.ahead and self.input_per_sample.any():
+            within = np.minimum(
+                _quotient(left - FEED_AHEAD_BYTES, slope, limit), _quotient(left, slope + self.input_per_sample, limit)
+            )
+            most = np.where(left >= FEED_AHEAD_BYTES, np.maximum(most, within), most)
+        return np.where(left >= 0, np.clip(np.floor(most), 0, limit), 0.0)
+
+    def most_samples_of(self, run: tuple[int, ...], free: float, saved_per_sample: float, *, limit: int) -> int:
+        """The same of one run, by its index into the arrays; without arrays, since searches ask often."""
+        left = free - float(self.fixed[run])
+        if left < 0:
+            return 0
+        slope, waiting = saved_per_sample + float(self.per_sample[run]), float(self.input_per_sample[run])
+        if slope * limit + most_held_ahead_bytes(waiting * limit, ahead=self.ahead) <= left:
+            return limit
+        whole = slope + self.ahead * waiting
+        most = left / whole if whole > 0 else math.inf
+        if self.ahead and waiting > 0 and left >= FEED_AHEAD_BYTES:
+            within = (left - FEED_AHEAD_BYTES) / slope if slope > 0 else math.inf
+            most = max(most, min(within, left / (slope + waiting)))
+        return int(min(most, limit))
 
 
 def passing_bytes(instance: PlanningInstance, *, first_layer: int, end_layer: int, samples: int) -> int:
     """Bytes of one replica that takes `samples` of a micro-batch through layers [first_layer, end_layer)."""
-    fixed, per_sample = passing_lines(instance, np.array([first_layer]), np.array([end_layer]))
-    return int(fixed[0] + per_sample[0] * samples)
+    return int(passing_of_runs(instance, np.array([first_layer]), np.array([end_layer])).bytes_of(samples)[0])
 
 
-def passing_lines(
-    instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray
-) -> tuple[FloatArray, FloatArray]:
-    """(fixed, per_sample) [R] in bytes, for runs of layers [first_layers[r], end_layers[r])."""
+def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> PassingMemory:
+    """Arrays [R], for runs of layers [first_layers[r], end_layers[r])."""
     model, training = instance.model, instance.training
     fixed = _most(np.array([layer.workspace_bytes for layer in model.layers]), first_layers, end_layers)
     per_sample = _most(np.array([layer.transient_bytes for layer in model.layers]), first_layers, end_layers)
     per_sample += training.frames_held * (model.cut_bytes[first_layers] + model.cut_bytes[end_layers])
-    per_sample += np.where(first_layers == 0, training.inputs_ahead * model.input_bytes, 0)
-    return fixed, per_sample
+    inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)
+    return PassingMemory(fixed, per_sample, inputs, training.inputs_ahead)
 
 
-def passing_table(instance: PlanningInstance) -> tuple[FloatArray, FloatArray]:
-    """(fixed, per_sample) [layer_count + 1, layer_count + 1] in bytes, of every run of layers [i, j); 0 where j <= i."""
+def passing_table(instance: PlanningInstance) -> PassingMemory:
+    """Arrays [layer_count + 1, layer_count + 1], of every run of layers [i, j); 0 where j <= i."""
     count = instance.model.layer_count
     first, end = np.triu_indices(count + 1, k=1)
-    tables = np.zeros((2, count + 1, count + 1))
-    tables[0, first, end], tables[1, first, end] = passing_lines(instance, first, end)
-    return tables[0], tables[1]
+    runs = passing_of_runs(instance, first, end)
+    tables = np.zeros((3, count + 1, count + 1))
+    tables[:, first, end] = runs.fixed, runs.per_sample, runs.input_per_sample
+    return PassingMemory(tables[0], tables[1], tables[2], runs.ahead)
+
+
+def _quotient(left: FloatArray, divisor: FloatArray, limit: int) -> FloatArray:
+    """left / divisor; the limit where nothing is taken of it."""
+    left, divisor = np.broadcast_arrays(left, divisor)
+    result: FloatArray = np.divide(left, divisor, out=np.full(left.shape, float(limit)), where=divisor > 0)
+    return result
 
 
 def _most(values: IntArray, first_layers: IntArray, end_layers: IntArray) -> FloatArray:

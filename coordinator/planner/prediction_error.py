@@ -4,7 +4,8 @@ A profile says how far each layer's curve may be off (layer_errors: one standard
 off from whole stages (sums_error, root mean square). One kind of hardware after the other has its layers in the plan slowed
 down by that much, and then sped up, and both rounds are simulated; kinds were measured apart, so that squares add up:
 
-    error of a stage's layers   sqrt(sum of (e_l t_l)^2) / sum of t_l     layers with one and the same curve count as one
+    error of a layer            sqrt(e_l^2 + (13 % for each doubling of its largest measured batch size)^2)
+    error of a stage's layers   sqrt(sum of (that x t_l)^2) / sum of t_l  layers with one and the same curve count as one
     of a stage, on one kind     sqrt(that^2 + sums_error^2)               all stages of the kind are off in the same direction
     of the round                sqrt(sum over kinds of ((round with it slower - round with it quicker) / 2)^2) / round
 
@@ -20,6 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from edgeswarm.layer_curves import extrapolation_error
 from edgeswarm.plan import Plan
 from edgeswarm.profile import DeviceProfile, FloatArray, PlanningInstance
 
@@ -57,13 +59,14 @@ def relative_error(instance: PlanningInstance, plan: Plan) -> float | None:
 
 
 def has_errors(profile: DeviceProfile) -> bool:
-    """Whether anything is known of how far its curves are off."""
+    """Whether anything is known of how far its measured curves are off."""
     return profile.sums_error > 0 or any(error > 0 for error in profile.layer_errors)
 
 
 def stage_error(profile: DeviceProfile, *, first_layer: int, end_layer: int, samples: int) -> float:
     """By which part a device's seconds for layers [first_layer, end_layer) of `samples` samples may be off."""
-    if not profile.layer_errors:
+    errors = _layer_errors(profile, samples)
+    if not errors.any():
         return profile.sums_error
     forward, backward = (np.diff(before)[first_layer:end_layer] for before in profile.seconds_before(samples))
     seconds: FloatArray = forward + backward
@@ -72,8 +75,16 @@ def stage_error(profile: DeviceProfile, *, first_layer: int, end_layer: int, sam
         return profile.sums_error
     squares = 0.0
     for alike in _alike(profile, range(first_layer, end_layer)):
-        squares += sum(profile.layer_errors[layer] * float(seconds[layer - first_layer]) for layer in alike) ** 2
+        squares += sum(float(errors[layer]) * float(seconds[layer - first_layer]) for layer in alike) ** 2
     return math.hypot(math.sqrt(squares) / whole, profile.sums_error)
+
+
+def _layer_errors(profile: DeviceProfile, samples: int) -> FloatArray:
+    """[layer_count]: by which part each layer's seconds for `samples` samples may be off, by itself."""
+    errors = np.array(profile.layer_errors or (0.0,) * profile.layer_count)
+    if profile.largest_measured:
+        errors = np.hypot(errors, extrapolation_error(np.array(profile.largest_measured), samples))
+    return errors
 
 
 def _alike(profile: DeviceProfile, layers: Iterable[int]) -> list[list[int]]:

@@ -152,8 +152,7 @@ def _cuts_with_least_lack(instance: PlanningInstance, order: list[int], samples:
     state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
     weights = model.param_bytes_before * state
     saved = model.saved_bytes_before.astype(np.float64) * samples
-    fixed, per_sample = passing_table(instance)
-    passing = fixed + per_sample * samples
+    passing = passing_table(instance).bytes_of(samples)
     upper = np.triu(np.ones((count + 1, count + 1), dtype=bool), k=1)
     worst: FloatArray = np.where(np.arange(count + 1) == 0, -np.inf, np.inf)
     froms = []

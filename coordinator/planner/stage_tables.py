@@ -17,7 +17,7 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from .allocation import BoolArray, Group, StageTimes, share_samples
 from .cost_model import in_flight_limit
-from .passing_memory import passing_lines
+from .passing_memory import passing_of_runs
 
 
 @dataclass(frozen=True)
@@ -147,12 +147,9 @@ class StageTables:
         state = 2.0 + self.instance.training.optimizer_state_bytes_per_parameter_byte
         weights = (model.param_bytes_before[end] - model.param_bytes_before[first]) * state
         per_sample = (model.saved_bytes_before[end] - model.saved_bytes_before[first]).astype(np.float64) * in_flight
-        passing, passing_per_sample = passing_lines(self.instance, first, end)
-        weights, per_sample = weights + passing, per_sample + passing_per_sample
-        free = self._budgets[devices][np.newaxis, :] - weights[:, np.newaxis]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            samples = np.where(per_sample[:, np.newaxis] > 0, free / per_sample[:, np.newaxis], self.micro_batch)
-        largest = np.floor(np.clip(np.where(free >= 0, samples, 0), 0, self.micro_batch)).astype(np.int64)
+        passing = passing_of_runs(self.instance, first, end)
+        free = self._budgets[devices][:, np.newaxis] - weights[np.newaxis, :]
+        largest = passing.most_samples(free, per_sample, limit=self.micro_batch).T.astype(np.int64)
         fits = largest.sum(axis=1) >= self.micro_batch
         first, end, largest = first[fits], end[fits], largest[fits]
         group = Group(self._seconds, kinds, first, end, largest, self._least[first, end])

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.schedule.policies import make_policy
@@ -25,7 +26,7 @@ from edgeswarm.schedule.policy import Action, ActionKind, SchedulePolicy
 from .all_reduce import GroupAllReduce
 from .event_queue import EventQueue
 from .network import Card, Network, Stream, Transfer
-from .sample_feed import AHEAD, SampleFeed
+from .sample_feed import SampleFeed
 from .stage_work import ReplicaWork, replica_works
 
 FORWARD = ActionKind.FORWARD
@@ -158,7 +159,7 @@ class Engine:
         self.works = replica_works(instance, plan)
         self._micro_batches = len(self.works[0].parts)
         has_source = any(work.sample_bytes for work in self.works)
-        self.warm_up = -(-AHEAD // self._micro_batches) if has_source else 1
+        self.warm_up = -(-FEED_AHEAD // self._micro_batches) if has_source else 1
         self.rounds = 2 * self.warm_up
         self._replicas = [_Replica(index, work, self.rounds) for index, work in enumerate(self.works)]
         self._unfinished = [len(self._replicas)] * self.rounds
@@ -295,6 +296,7 @@ class Engine:
             stream=line,
             samples=[part.samples for part in replica.work.parts if part is not None],
             sample_bytes=replica.work.sample_bytes,
+            made_bytes=replica.work.made_sample_bytes,
             arrived=arrived,
         )
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from edgeswarm.feed_ahead import FEED_CALL_BYTES, most_ahead
+
 from .event_queue import EventQueue
 from .network import Network, Stream, Transfer
-
-# As the worker's feed: micro-batches and bytes that wait for their use, and bytes of one call.
-AHEAD = 8
-AHEAD_BYTES = 64 * 1024**2
-CALL_BYTES = 8 * 1024**2
 
 
 class SampleFeed:
     """One replica's. samples: of each of its micro-batches of a round, in the order of use; rounds follow without end.
 
+    sample_bytes: of one, as it is sent. made_bytes: of one, as it waits for its use.
     arrived(bytes): called when a call's samples are there.
     """
 
@@ -31,6 +29,7 @@ class SampleFeed:
         stream: Stream,
         samples: Sequence[int],
         sample_bytes: int,
+        made_bytes: int,
         arrived: Callable[[int], None],
     ) -> None:
         self._queue = queue
@@ -42,9 +41,8 @@ class SampleFeed:
         self._fetched = 0  # micro-batches, from the beginning
         self._taken = 0
         self._is_reading = False
-        largest = max(self._samples) * sample_bytes
-        self._most_ready = min(AHEAD, AHEAD_BYTES // largest)
-        self._most_samples = max(1, CALL_BYTES // sample_bytes)
+        self._most_ready = most_ahead(max(self._samples) * made_bytes)
+        self._most_samples = max(1, FEED_CALL_BYTES // sample_bytes)
         self.read_ahead()
 
     def take(self) -> bool:

@@ -50,6 +50,7 @@ class ReplicaWork:
 
     device: its place in the instance. parts: by micro-batch, None where it has no samples. in_flight: K.
     step_seconds: optimizer and the device's overhead of a round. sample_bytes: per sample from the data source.
+    made_sample_bytes: per sample, as it waits for its use; a job's transform may make more of it than was sent.
     input_bytes, output_bytes: per sample, at the cuts before and behind the stage.
     """
 
@@ -61,6 +62,7 @@ class ReplicaWork:
     overheads: Overheads
     step_seconds: float
     sample_bytes: int
+    made_sample_bytes: int
     input_bytes: int
     output_bytes: int
     buckets: tuple[Bucket, ...]
@@ -97,6 +99,7 @@ def replica_works(instance: PlanningInstance, plan: Plan) -> list[ReplicaWork]:
                     overheads=profile.overheads,
                     step_seconds=profile.update(stage.first_layer, stage.end_layer) + profile.overheads.round_seconds,
                     sample_bytes=_sample_bytes(instance, plan, index),
+                    made_sample_bytes=_made_sample_bytes(instance, plan, index),
                     input_bytes=int(instance.model.cut_bytes[stage.first_layer]),
                     output_bytes=int(instance.model.cut_bytes[stage.end_layer]),
                     buckets=_buckets(instance, stage, name) if stage.replicated else (),
@@ -133,6 +136,13 @@ def _sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> int:
         return 0
     inputs = instance.served_input_bytes if stage == 0 else 0
     return inputs + (source.label_bytes if stage == len(plan.stages) - 1 else 0)
+
+
+def _made_sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> int:
+    """Per sample, what the feed of a replica of the stage holds; of labels nobody knows better than what is sent."""
+    labels = instance.data_source.label_bytes if instance.data_source is not None else 0
+    inputs = instance.model.input_bytes if stage == 0 else 0
+    return inputs + (labels if stage == len(plan.stages) - 1 else 0)
 
 
 def _buckets(instance: PlanningInstance, stage: Stage, name: str) -> tuple[Bucket, ...]:

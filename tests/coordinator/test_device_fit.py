@@ -80,3 +80,12 @@ def test_what_whole_stages_still_show_is_an_error_of_sums() -> None:
     assert profile.sums_error == pytest.approx(0.1 / 3, rel=0.05)
     alone = fit_device(GRAPH, curves=curves, stages={}, costs=COSTS, optimizer_state_factor=1.0).profile
     assert alone.sums_error == 0.0
+
+
+def test_where_a_layer_was_measured_less_far_than_others_it_is_said() -> None:
+    short = Curve((1, 4), (1e-3, 4e-3), (2e-3, 8e-3), 256)
+    profile = fit_device(
+        GRAPH, curves=[layer(1e-3), short, layer(1e-3)], stages={}, costs=COSTS, optimizer_state_factor=1.0
+    ).profile
+    assert profile.batch_sizes == (1, 4, 16, 256)
+    assert profile.largest_measured == (256, 4, 256)

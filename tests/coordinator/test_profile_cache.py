@@ -26,6 +26,7 @@ def profiles(draw: st.DrawFn) -> Profiles:
         draw(st.integers(1, 512)),
         draw(st.sampled_from([(), tuple(0.01 for _ in sizes)])),
         draw(st.sampled_from([(), tuple(1000 * size for size in sizes)])),
+        draw(st.integers(0, 2**40)),
     )
     costs = st.builds(
         ProcessCosts,

@@ -1,14 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import cast
+
 import pytest
 
+from edgeswarm.wire.v1 import agent_pb2
+from edgeswarm_coordinator.agents import AgentLink
 from edgeswarm_coordinator.device import Device
 from edgeswarm_coordinator.model_facts import ModelFacts
 from edgeswarm_coordinator.process_costs import ProcessCosts
 from edgeswarm_coordinator.profile_cache import Curve, Link, Profiles
 from edgeswarm_coordinator.profiling import (
+    LayerWork,
+    TimedPart,
     batch_sizes_to_profile,
     distinct_layers,
+    measure_layers,
     missing_links,
     missing_parts,
     parts_to_time,
@@ -23,7 +32,7 @@ NANO_2 = Device("nano-2", "10.0.0.2:7600", hardware_key="nano", memory_budget_by
 NX = Device("nx-1", "10.0.0.3:7600", hardware_key="nx", memory_budget_bytes=2**31)
 
 
-PARTS = parts_to_time(FACTS, memory_bytes=2**30)
+PARTS = parts_to_time(FACTS)
 
 
 def curve(seconds: float, *, sizes: tuple[int, ...] = (1, 2, 4, 8)) -> Curve:
@@ -72,6 +81,103 @@ def test_only_what_is_missing_is_timed_and_nothing_twice() -> None:
         "nano-1": ("stem",),
         "nx-1": ("block",),
     }
+
+
+def signatures(
+    found: Profiles, *devices: Device, parts: Mapping[str, TimedPart] = PARTS
+) -> list[tuple[str, tuple[str, ...]]]:
+    return [(work.device, work.signatures) for work in missing_parts(found, devices, parts=parts, dtype="float32")]
+
+
+def test_what_ended_for_memory_is_measured_further_where_there_is_clearly_more() -> None:
+    found = measured("nano")
+    found.curves["nano", "float32", "stem"] = replace(curve(1e-3, sizes=(1, 2)), memory_bytes=2**30)
+    found.curves["nano", "float32", "head"] = Curve((), (), (), asked=8, memory_bytes=2**30)
+    for memory, wanted in ((2**30, ()), (5 * 2**28, ()), (5 * 2**28 + 1, ("stem", "head"))):
+        work = signatures(found, replace(NANO_1, memory_budget_bytes=memory))
+        assert work == ([("nano-1", wanted)] if wanted else [])
+    # It is the device with the most memory that decides, and measures.
+    assert signatures(found, NANO_1, replace(NANO_2, memory_budget_bytes=2**31)) == [("nano-2", ("stem", "head"))]
+
+
+def test_what_ended_for_time_is_not_measured_again() -> None:
+    found = measured("nano")
+    found.curves["nano", "float32", "stem"] = replace(curve(0.3, sizes=(1, 2)), memory_bytes=1)
+    assert signatures(found, NANO_1) == []
+
+
+WITH_STAGES = {
+    **{mark: part for mark, part in PARTS.items() if not part.is_check},
+    "half": TimedPart("half", 0, 2, (4, 8), is_check=True, least_memory_bytes=1000),
+    "whole": TimedPart("whole", 0, 4, (4, 8), is_check=True, least_memory_bytes=2000),
+}
+
+
+def with_stages(*marks: str, memory_bytes: int = 0, sizes: tuple[int, ...] = (4, 8)) -> Profiles:
+    found = measured("nano")
+    found.curves |= {
+        ("nano", "float32", mark): replace(curve(1e-2, sizes=sizes), memory_bytes=memory_bytes) for mark in marks
+    }
+    return found
+
+
+def test_stages_that_check_sums_are_chosen_once() -> None:
+    little, plenty = (replace(NANO_1, memory_budget_bytes=memory) for memory in (1999, 2000))
+    assert signatures(with_stages(), plenty, parts=WITH_STAGES) == [("nano-1", ("half", "whole"))]
+    (work,) = missing_parts(with_stages(), [little], parts=WITH_STAGES, dtype="float32")
+    assert (work.signatures, work.too_large) == (("half",), ("whole",))
+    # A kind that has timed any keeps to what it has, whatever its memory is now.
+    for device in (little, plenty, NANO_1):
+        assert signatures(with_stages("half"), device, parts=WITH_STAGES) == []
+        assert signatures(with_stages("half", "whole"), device, parts=WITH_STAGES) == []
+
+
+def test_no_stage_is_timed_for_a_drift_of_memory_where_none_had_room() -> None:
+    found = with_stages("half", "whole", memory_bytes=999, sizes=())
+    assert signatures(found, replace(NANO_1, memory_budget_bytes=1000), parts=WITH_STAGES) == []
+    assert signatures(found, NANO_1, parts=WITH_STAGES) == [("nano-1", ("half", "whole"))]
+
+
+class Agent:
+    """Times two layers, of which the second has no room even for one sample."""
+
+    node_id, device = NANO_1.node_id, NANO_1
+
+    def stream(self, method: str, request: agent_pb2.ProfileRequest, **_: object) -> Iterator[agent_pb2.ProfileReply]:
+        assert method == "Profile"
+        for layer in request.layers:
+            curve = agent_pb2.LayerCurve(signature=layer.signature)
+            if layer.signature == "stem":
+                curve.batch_sizes.extend([1, 2])
+                curve.forward_seconds.extend([0.1, 0.2])
+                curve.backward_seconds.extend([0.1, 0.2])
+            yield agent_pb2.ProfileReply(curve=curve)
+        yield agent_pb2.ProfileReply(process=agent_pb2.ProcessCost(base_bytes=7))
+
+
+def test_curves_remember_what_memory_there_was_and_so_do_stages_that_had_no_room() -> None:
+    found = measure_layers(
+        cast(AgentLink, Agent()),
+        LayerWork("nano-1", "nano", ("stem", "block"), too_large=("whole",)),
+        job=agent_pb2.JobReference(),
+        layer_graph=GRAPH,
+        dtype="float32",
+        parts=WITH_STAGES,
+        measured=lambda _: None,
+    )
+    budget = NANO_1.memory_budget_bytes
+    assert found.processes["nano"].base_bytes == 7
+    assert found.curves == {
+        ("nano", "float32", "stem"): Curve((1, 2), (0.1, 0.2), (0.1, 0.2), asked=8, memory_bytes=budget),
+        ("nano", "float32", "block"): Curve((), (), (), asked=8, memory_bytes=budget),
+        ("nano", "float32", "whole"): Curve((), (), (), asked=8, memory_bytes=budget),
+    }
+
+
+def test_stages_are_timed_anew_for_larger_batches() -> None:
+    parts = parts_to_time(replace(FACTS, batch_size=64))
+    (work,) = missing_parts(measured("nano"), [NANO_1], parts=parts, dtype="float32")
+    assert work.signatures == tuple(parts)
 
 
 def test_links_are_measured_in_both_directions() -> None:

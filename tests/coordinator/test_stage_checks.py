@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeswarm.profile import LayerCosts, ModelCosts
-from edgeswarm_coordinator.stage_checks import Comparison, Correction, learn_correction, stages_to_check
+from edgeswarm_coordinator.stage_checks import (
+    Comparison,
+    Correction,
+    learn_correction,
+    least_memory_bytes,
+    stages_to_check,
+)
 
 
 def model(flops: list[float], *, param_bytes: int = 100, saved_bytes: int = 10) -> ModelCosts:
@@ -20,15 +26,15 @@ def model(flops: list[float], *, param_bytes: int = 100, saved_bytes: int = 10) 
 
 
 def spans(costs: ModelCosts, *, memory_bytes: int = 10**9) -> list[tuple[int, int]]:
-    found = stages_to_check(costs, largest_batch=256, memory_bytes=memory_bytes)
-    return [(stage.first_layer, stage.end_layer) for stage in found]
+    found = stages_to_check(costs, largest_batch=256)
+    return [(stage.first_layer, stage.end_layer) for stage in found if least_memory_bytes(costs, stage) <= memory_bytes]
 
 
 def test_parts_by_computing_and_the_whole() -> None:
     assert spans(model([1e6] * 8)) == [(0, 2), (2, 4), (4, 6), (6, 8), (0, 8)]
     # What computes more is in a smaller part; a part of one layer is left out, the third one here.
     assert spans(model([9e6, 9e6, *[1e6] * 8])) == [(0, 2), (3, 7), (7, 10), (0, 10)]
-    found = stages_to_check(model([1e6] * 8), largest_batch=16, memory_bytes=10**9)
+    found = stages_to_check(model([1e6] * 8), largest_batch=16)
     assert {stage.batch_sizes for stage in found} == {(4, 16)}
 
 

@@ -1,9 +1,10 @@
-"""Profiles: the curve between and beyond what was measured, and the sums over layers."""
+"""Profiles: tables of their curves, and the sums over layers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,43 +26,15 @@ def one_layer(sizes: tuple[int, ...], seconds: tuple[float, ...]) -> DeviceProfi
     return DeviceProfile(sizes, rows, rows)
 
 
-@pytest.mark.parametrize(
-    ("batch", "seconds"),
-    [(0, 0.0), (1, 1.5), (2, 2.0), (3, 3.0), (4, 4.0), (6, 4.5), (8, 5.0), (12, 6.0)],
-)
-def test_the_curve(batch: int, seconds: float) -> None:
-    # At 1 the first slope gives 1, and 2 * 1/2 is 1: the curve below is the same line.
-    profile = one_layer((2, 4, 8), (2.0, 4.0, 5.0))
-    expected = 1.0 if batch == 1 else seconds
-    assert profile.forward(batch, 0, 1) == pytest.approx(expected)
-
-
-def test_below_the_first_it_is_never_faster_than_in_proportion_nor_slower_than_the_first() -> None:
-    steep = one_layer((4, 8), (4.0, 40.0))
-    assert steep.forward(1, 0, 1) == pytest.approx(1.0)
-    falling = one_layer((4, 8), (4.0, 2.0))
-    assert falling.forward(1, 0, 1) == pytest.approx(4.0)
-    flat = one_layer((4, 8), (4.0, 5.0))
-    assert flat.forward(1, 0, 1) == pytest.approx(3.25)
-
-
-def test_beyond_the_last_noise_makes_nothing_cheaper() -> None:
-    assert one_layer((4, 8), (4.0, 3.0)).forward(80, 0, 1) == pytest.approx(3.0)
-
-
-def test_before_a_cliff_the_slope_goes_on() -> None:
-    """Nobody measured where the cheap kernel begins."""
-    profile = DeviceProfile((4, 8, 16), ((1.0,), (2.0,), (0.5,)), ((4.0,), (4.4,), (4.0,)))
-    assert profile.forward(12, 0, 1) == pytest.approx(3.0)
-    assert profile.forward(16, 0, 1) == pytest.approx(0.5)
-    assert profile.backward(12, 0, 1) == pytest.approx(4.2)  # noise is no cliff
-    first = DeviceProfile((4, 8), ((1.0,), (0.2,)), ((1.0,), (2.0,)))
-    assert first.forward(6, 0, 1) == pytest.approx(1.5)
-
-
-def test_one_batch_size_means_in_proportion() -> None:
-    profile = one_layer((4,), (2.0,))
-    assert [profile.backward(batch, 0, 1) for batch in (0, 1, 4, 8)] == pytest.approx([0.0, 0.5, 2.0, 4.0])
+def test_the_table_says_what_is_said_of_each_batch_size() -> None:
+    """A cliff at 16, several layers, and sizes before, between and beyond those that were measured."""
+    profile = DeviceProfile((2, 8, 16), ((1.0, 1.0), (2.0, 2.0), (0.5, 3.0)), ((4.0, 2.0), (4.4, 2.1), (4.0, 2.0)))
+    forward, backward = profile.seconds_table(20)
+    assert forward.shape == backward.shape == (21, 3)
+    for batch in range(21):
+        before = profile.seconds_before(batch)
+        assert np.array_equal(forward[batch], before[0])
+        assert np.array_equal(backward[batch], before[1])
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=6), st.integers(0, 20), st.data())

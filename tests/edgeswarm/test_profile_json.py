@@ -31,6 +31,7 @@ def test_what_an_instance_may_also_have_survives_json() -> None:
             overheads=overheads,
             layer_errors=(0.1,) * layers,
             sums_error=0.05,
+            largest_measured=(2,) * layers,
         )
         for kind, profile in plain.profiles.items()
     }
@@ -79,6 +80,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("profiles__box__backward_seconds__1__0", float("nan"), r"backward_seconds\[1\]\[0\] must be a number"),
         ("profiles__box__update_seconds", [1.0], "profiles.box: update_seconds has 1 entries for"),
         ("profiles__box__layer_errors", [1.0], "profiles.box: layer_errors has 1 entries for"),
+        ("profiles__box__largest_measured", [1.5] * 3, "profiles.box: largest_measured must be whole numbers"),
         ("profiles__box__sums_error", -1, "profiles.box.sums_error must be a number"),
         ("profiles__box__overheads", {"frame_seconds": -1}, "profiles.box.overheads.frame_seconds must be a number"),
         ("data_source", {"bandwidth_bytes_per_second": [1]}, "data_source.bandwidth_bytes_per_second is for 1 devices"),

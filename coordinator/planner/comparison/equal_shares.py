@@ -46,12 +46,9 @@ def most_samples_of_runs(instance: PlanningInstance, place: int, *, in_flight: i
     state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
     weights = np.ceil((model.param_bytes_before[np.newaxis, :] - model.param_bytes_before[:, np.newaxis]) * state)
     saved = (model.saved_bytes_before[np.newaxis, :] - model.saved_bytes_before[:, np.newaxis]) * in_flight
-    fixed, for_each = passing_table(instance)
-    held_for_each = saved + for_each
-    free = device.memory_bytes - device.base_bytes - weights - fixed
-    whole = np.full(free.shape, float(instance.training.mini_batch))
-    most = np.divide(free, held_for_each, out=whole.copy(), where=held_for_each > 0)
-    result: IntArray = np.triu(np.where(free >= 0, np.minimum(np.floor(most), whole), 0.0), k=1).astype(np.int64)
+    free = device.memory_bytes - device.base_bytes - weights
+    most = passing_table(instance).most_samples(free, saved.astype(np.float64), limit=instance.training.mini_batch)
+    result: IntArray = np.triu(most, k=1).astype(np.int64)
     return result
 
 

@@ -17,6 +17,7 @@ from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, bucket_bytes
 from edgeswarm.profile import FloatArray, IntArray
 
 from ..allocation import BoolArray
+from ..passing_memory import passing_of_runs
 from .grouping import UnitKind
 from .problem import SearchProblem, all_reduce_steps
 from .sample_shares import carried_bytes
@@ -57,6 +58,7 @@ class GroupCostTables:
         first, end = np.triu_indices(len(cuts), k=1)
         self._first_cut, self._end_cut = first, end
         self._firsts, self._ends = np.array(cuts)[first], np.array(cuts)[end]
+        self._passing = passing_of_runs(problem.instance, self._firsts, self._ends)
 
     def _links(self) -> FloatArray:
         """[kinds, kinds]: bytes per second from a device of one kind to one of another; infinite for none."""
@@ -126,14 +128,8 @@ class GroupCostTables:
         """[kinds, runs]: samples that a device of the kind can hold."""
         weights = np.array(self.problem.weight_bytes)
         saved = np.array(self.problem.saved_bytes)
-        fixed, for_each = (table[self._firsts, self._ends] for table in self.problem.passing)
-        free = (
-            np.array(self._memory)[:, np.newaxis] - (weights[self._ends] - weights[self._firsts] + fixed)[np.newaxis, :]
-        )
-        per_sample = ((saved[self._ends] - saved[self._firsts]) * held + for_each)[np.newaxis, :]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            samples = np.where(per_sample > 0, np.floor(free / per_sample), micro_batch)
-        return np.where(free >= 0, np.clip(samples, 0, micro_batch), 0)
+        free = np.array(self._memory)[:, np.newaxis] - (weights[self._ends] - weights[self._firsts])[np.newaxis, :]
+        return self._passing.most_samples(free, (saved[self._ends] - saved[self._firsts]) * held, limit=micro_batch)
 
     def _share(
         self, marks: FloatArray, done: IntArray, micro_batch: int, largest: FloatArray

@@ -9,7 +9,7 @@ import numpy as np
 from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
-from ..passing_memory import passing_table
+from ..passing_memory import PassingMemory, passing_table
 from .kinds import canonical_order, interchangeable_kinds
 
 
@@ -39,8 +39,8 @@ class SearchProblem:
         self.profiles = [instance.profiles[kind] for kind in classes]
 
     @cached_property
-    def passing(self) -> tuple[FloatArray, FloatArray]:
-        """[layer_count + 1, layer_count + 1]: bytes beside weights and saved activations, fixed and for each sample."""
+    def passing(self) -> PassingMemory:
+        """[layer_count + 1, layer_count + 1]: what is held beside weights and saved activations."""
         return passing_table(self.instance)
 
     @cached_property
@@ -74,7 +74,7 @@ class SearchProblem:
     @cached_property
     def seconds(self) -> tuple[FloatArray, FloatArray]:
         """Forward and backward: [classes, mini_batch + 1, layer_count + 1], the seconds of the layers before each cut."""
-        tables = [_seconds_table(self, place) for place in range(len(self.profiles))]
+        tables = [profile.seconds_table(self.mini_batch) for profile in self.profiles]
         return np.array([table[0] for table in tables]), np.array([table[1] for table in tables])
 
     @cached_property
@@ -88,32 +88,11 @@ class SearchProblem:
 
     def largest_share(self, device: int, first: int, end: int, in_flight: int) -> int:
         """Samples of a micro-batch that the device's memory holds with so many micro-batches in flight; at most all."""
-        fixed, for_each = self.passing
-        free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first]) - float(fixed[first, end])
-        if free < 0:
-            return 0
-        per_sample = (self.saved_bytes[end] - self.saved_bytes[first]) * in_flight + float(for_each[first, end])
-        return self.mini_batch if per_sample * self.mini_batch <= free else int(free // per_sample)
+        free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first])
+        saved = (self.saved_bytes[end] - self.saved_bytes[first]) * in_flight
+        return self.passing.most_samples_of((first, end), free, saved, limit=self.mini_batch)
 
 
 def all_reduce_steps(size: IntArray) -> IntArray:
     """Latencies of one bucket in a group of so many replicas: two exchange, more pass it around a ring twice."""
     return np.where(size > 2, 2 * (size - 1), size - 1)
-
-
-def _seconds_table(problem: SearchProblem, place: int) -> tuple[FloatArray, FloatArray]:
-    """One class's tables [mini_batch + 1, layer_count + 1]: exact at the corners of its curves, straight in between."""
-    profile = problem.profiles[place]
-    most = problem.mini_batch
-    sizes = profile.batch_sizes
-    corners = sorted({0, most, *range(min(sizes[0], most) + 1), *(size for size in sizes if size < most)})
-    rows = [profile.seconds_before(size) for size in corners]
-    wanted = np.arange(most + 1)
-    above = np.clip(np.searchsorted(corners, wanted), 1, len(corners) - 1) if most else np.zeros(1, dtype=np.int64)
-    low, high = np.array(corners)[above - 1], np.array(corners)[above]
-    part = ((wanted - low) / (high - low))[:, np.newaxis]
-    tables = []
-    for which in (0, 1):
-        values = np.array([row[which] for row in rows])
-        tables.append(values[above - 1] * (1 - part) + values[above] * part)
-    return tables[0], tables[1]

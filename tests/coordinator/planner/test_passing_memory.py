@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edgeswarm.profile import LayerCosts, ModelCosts, PlanningInstance
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.planner.cost_model import held_bytes, plan_memory_bytes
-from edgeswarm_coordinator.planner.passing_memory import passing_bytes, passing_lines
+from edgeswarm_coordinator.planner.passing_memory import PassingMemory, passing_bytes, passing_of_runs
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 from edgeswarm_coordinator.simulator.simulate import simulate
 
@@ -50,8 +50,49 @@ def test_the_sum_by_hand() -> None:
 
 
 def test_an_instance_that_says_nothing_of_it_has_none() -> None:
-    fixed, per_sample = passing_lines(make_instance(memory_bytes=(20_000, 20_000)), np.array([0, 1]), np.array([1, 2]))
-    assert fixed.tolist() == per_sample.tolist() == [0.0, 0.0]
+    passing = passing_of_runs(make_instance(memory_bytes=(20_000, 20_000)), np.array([0, 1]), np.array([1, 2]))
+    assert passing.bytes_of(7).tolist() == [0.0, 0.0]
+
+
+MEBIBYTE = 2**20
+
+
+def test_what_waits_ends_where_the_feeds_bytes_do() -> None:
+    """Images of 224 x 224 in float32: 256 of them are 147 MiB, of which a feed holds one micro-batch, not eight."""
+    plain = make_instance(memory_bytes=(20_000, 20_000))
+    image = 3 * 224 * 224 * 4
+    instance = replace(
+        plain, model=ModelCosts(image, plain.model.layers), training=replace(plain.training, inputs_ahead=8)
+    )
+    assert passing_bytes(instance, first_layer=0, end_layer=2, samples=256) == 256 * image
+    assert passing_bytes(instance, first_layer=0, end_layer=2, samples=64) == 64 * MEBIBYTE
+    assert passing_bytes(instance, first_layer=0, end_layer=2, samples=4) == 8 * 4 * image
+    assert passing_bytes(instance, first_layer=1, end_layer=2, samples=256) == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    free=st.integers(-(10**6), 10**9),
+    each=st.tuples(*(st.one_of(st.just(0), st.integers(1, most)) for most in (10**6, 10**7, 10**7, 10**8))),
+    ahead=st.sampled_from([0, 1, 8]),
+)
+def test_the_most_samples_are_held_and_one_more_is_not(free: int, each: tuple[int, int, int, int], ahead: int) -> None:
+    fixed, per_sample, saved, inputs = (np.array([float(value)]) for value in each)
+    passing = PassingMemory(fixed, per_sample, inputs, ahead)
+    most = int(passing.most_samples(np.array([float(free)]), saved, limit=300)[0])
+    assert most == passing.most_samples_of((0,), float(free), each[2], limit=300)
+
+    def held(samples: int) -> float:
+        return each[2] * samples + float(passing.bytes_of(samples)[0])
+
+    assert most == 0 or held(most) <= free
+    assert most == 300 or held(most + 1) > free
+
+
+def test_many_devices_at_once() -> None:
+    passing = PassingMemory(np.array([0.0, 100.0]), np.array([10.0, 20.0]), np.array([10.0, 0.0]), 8)
+    free = np.array([[900.0, 900.0], [90.0, 90.0], [-1.0, 1e6]])
+    assert passing.most_samples(free, np.zeros(2), limit=50).tolist() == [[10, 40], [1, 0], [0, 50]]
 
 
 def test_json_keeps_it() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgeswarm.layer_curves import ERROR_OF_A_DOUBLING
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import DeviceProfile, PlanningInstance
 from edgeswarm_coordinator.planner.explain import explain
@@ -54,6 +55,14 @@ def test_what_whole_stages_showed_comes_on_top() -> None:
 def test_no_layer_that_takes_time() -> None:
     profile = DeviceProfile((1,), ((0.0, 1.0),), ((0.0, 1.0),), layer_errors=(0.5, 0.5), sums_error=0.02)
     assert stage_error(profile, first_layer=0, end_layer=1, samples=4) == 0.02
+
+
+def test_beyond_what_was_measured_it_grows_with_each_doubling() -> None:
+    instance = with_errors(make_instance((2.0, 2.0), (1.0,)), a=((0.1, 0.1), 0.0))
+    for measured, error in ((16, 0.1), (32, 0.1), (4, math.hypot(0.1, 2 * ERROR_OF_A_DOUBLING))):
+        profile = replace(instance.profiles["class-a"], largest_measured=(measured,) * 2)
+        known = replace(instance, profiles={"class-a": profile})
+        assert relative_error(known, one_stage(16, layers=2)) == pytest.approx(error)
 
 
 # --- several devices ------------------------------------------------------------------------------------------------
