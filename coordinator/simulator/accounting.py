@@ -9,7 +9,7 @@ from edgeswarm.profile import PlanningInstance
 
 from ..planner.connection_memory import connection_bytes
 from ..planner.cost_model import held_bytes
-from .engine import Log
+from .log import Log
 from .simulation import DeviceMemory, DeviceUse, TimelineEvent
 from .stage_work import ReplicaWork
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .engine import ComputeRecord, Log, TransferRecord
+from .log import ComputeRecord, Log, TransferRecord
 from .simulation import Limit
 from .stage_work import ReplicaWork
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.plan import Plan
@@ -25,6 +23,7 @@ from edgeswarm.schedule.policy import Action, ActionKind, SchedulePolicy
 
 from .all_reduce import GroupAllReduce
 from .event_queue import EventQueue
+from .log import ComputeRecord, Log, TransferRecord, WaitRecord
 from .network import Card, Network, Stream, Transfer
 from .sample_feed import SampleFeed
 from .stage_work import ReplicaWork, replica_works
@@ -32,52 +31,7 @@ from .stage_work import ReplicaWork, replica_works
 FORWARD = ActionKind.FORWARD
 # No card is faster; an infinite one would make its bytes under way no number.
 MOST_BYTES_PER_SECOND = 1e18
-
-
 _A_MOMENT = 1e-12  # seconds, below which rounding is all there is
-
-
-class ComputeRecord(NamedTuple):
-    """Something that a replica computed; kind: forward, backward or step. round counts from 0."""
-
-    replica: int
-    kind: str
-    round: int
-    micro_batch: int
-    start: float
-    end: float
-
-
-class TransferRecord(NamedTuple):
-    """Bytes that went from one replica to another, -1 for the data source; queued, begun, gone, in seconds.
-
-    label: kind of what it was, then (round and micro-batch of a frame; stage and buffer of an all-reduce).
-    """
-
-    sender: int
-    receiver: int
-    label: tuple[str, int, int]
-    size: float
-    start: float
-    end: float
-
-
-class WaitRecord(NamedTuple):
-    """A replica's all-reduce that its last backward no longer hides."""
-
-    replica: int
-    round: int
-    start: float
-    end: float
-
-
-@dataclass
-class Log:
-    """All that happened, where somebody wants to know; the order is that of the ends."""
-
-    computed: list[ComputeRecord] = field(default_factory=list)
-    transfers: list[TransferRecord] = field(default_factory=list)
-    all_reduces: list[WaitRecord] = field(default_factory=list)
 
 
 class _Replica:

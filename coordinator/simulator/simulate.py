@@ -13,7 +13,8 @@ from edgeswarm.profile import PlanningInstance
 
 from .accounting import device_memory, device_uses, sent_bytes, timeline
 from .critical_path import critical_path
-from .engine import Engine, Log
+from .engine import Engine
+from .log import Log
 from .simulation import Simulation
 
 
