@@ -152,17 +152,25 @@ def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) ->
 
 
 def counted_rounds(run_told: dict[str, Any]) -> list[float]:
-    """Seconds of the rounds that count: neither the first ones, nor those in which the machine was slow with something else.
+    """Seconds of the rounds that count."""
+    return [taken for _, taken in _counted(run_told)]
+
+
+def counted_slowness(run_told: dict[str, Any]) -> list[float]:
+    """How slow the machine was in each of the rounds that count, 1 where it wasn't or nobody looked."""
+    return [slow for slow, _ in _counted(run_told)]
+
+
+def _counted(run_told: dict[str, Any]) -> list[tuple[float, float]]:
+    """(slowness, seconds) of the rounds that count: not the first ones, nor those in which something else slowed the machine.
 
     Where too few are left, those of the least slowness.
     """
-    seconds = run_told["round_seconds"][FIRST_ROUNDS:]
-    slownesses = [each or 1.0 for each in run_told.get("slowness", [1.0] * len(run_told["round_seconds"]))][
-        FIRST_ROUNDS:
-    ]
-    by_slowness = sorted(zip(slownesses, seconds, strict=True))
-    quiet = [taken for slow, taken in by_slowness if slow <= MOST_SLOWNESS]
-    return quiet if len(quiet) >= LEAST_QUIET_ROUNDS else [taken for _, taken in by_slowness[:LEAST_QUIET_ROUNDS]]
+    seconds = run_told["round_seconds"]
+    slownesses = [each or 1.0 for each in run_told.get("slowness", [1.0] * len(seconds))]
+    by_slowness = sorted(zip(slownesses[FIRST_ROUNDS:], seconds[FIRST_ROUNDS:], strict=True))
+    quiet = [each for each in by_slowness if each[0] <= MOST_SLOWNESS]
+    return quiet if len(quiet) >= LEAST_QUIET_ROUNDS else by_slowness[:LEAST_QUIET_ROUNDS]
 
 
 def measured_seconds(run_told: dict[str, Any]) -> float:

@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from bench.cell import FIRST_ROUNDS, MOST_SLOWNESS, PROFILED_AGAIN, Cell, counted_rounds, measured_seconds
+from bench.cell import (
+    FIRST_ROUNDS,
+    MOST_SLOWNESS,
+    PROFILED_AGAIN,
+    Cell,
+    counted_rounds,
+    counted_slowness,
+    measured_seconds,
+)
 from bench.measuring import Report
 from bench.refit import instance_again, median_profiles, prepared_job
 from edgeswarm.plan import Plan
@@ -21,6 +29,7 @@ from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.profile_cache import Profiles
 
 MOST_ERROR_MEDIAN, MOST_ERROR_95, LEAST_RANK_CORRELATION = 0.08, 0.15, 0.95
+LEAST_PAIRS = 24
 MOST_PROFILE_SECONDS = {"nx": 60.0, "nano": 180.0, PROFILED_AGAIN: 0.0}
 MOST_MEMORY_UNDER, MOST_MEMORY_OVER = 0.03, 0.10
 
@@ -29,7 +38,8 @@ MOST_MEMORY_UNDER, MOST_MEMORY_OVER = 0.03, 0.10
 class Pair:
     """One plan of one cell. predicted: seconds of a round. measured: the median over the rounds that count, of all runs.
 
-    medians: of each run, in seconds. memory_errors: of each device in each run, predicted against the measured peak.
+    medians: of each run, in seconds. slowness: of the machine in those rounds, median. memory_errors: of each device in each run,
+    predicted against the measured peak.
     """
 
     cell: str
@@ -37,6 +47,7 @@ class Pair:
     predicted: float
     measured: float
     medians: tuple[float, ...]
+    slowness: float
     memory_errors: tuple[float, ...]
 
     @property
@@ -63,6 +74,7 @@ def pairs_of(document: dict[str, Any], instance: PlanningInstance) -> Iterator[P
             predicted=predicted.round_seconds,
             measured=statistics.median(seconds for told in runs for seconds in counted_rounds(told)),
             medians=tuple(measured_seconds(told) for told in runs),
+            slowness=statistics.median(slow for told in runs for slow in counted_slowness(told)),
             memory_errors=tuple(
                 predicted.memory_bytes[device] / peak - 1
                 for told in runs
@@ -89,16 +101,27 @@ def report(folder: Path, *, instance_of: Callable[[dict[str, Any]], PlanningInst
             "Real agents on emulated devices, profiled before, and after each turn of training every plan once. Predicted: by "
             "the medians of the profilings. Measured: the median over the rounds of all runs, but for the first "
             f"{FIRST_ROUNDS} of a run and those in which the machine's processors were slow with something else (by "
-            f"{MOST_SLOWNESS - 1:.0%} or more). Noise: by how much the slowest run of a plan was above its quickest."
+            f"{MOST_SLOWNESS - 1:.0%} or more), where enough others are left. Noise: by how much the slowest run of a plan was "
+            "above its quickest. Slowness: of the processors in the rounds that count, emulating the links included."
         ),
-        columns=("cell", "plan", "predicted", "measured", "error", "runs", "noise", "memory, least to most"),
+        columns=(
+            "cell",
+            "plan",
+            "predicted",
+            "measured",
+            "error",
+            "runs",
+            "noise",
+            "slowness",
+            "memory, least to most",
+        ),
     )
     documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     found = [pair for document in documents for pair in pairs_of(document, instance_of(document))]
     for pair in found:
         table.rows.append((
             *(pair.cell, pair.plan, f"{pair.predicted:.3f}", f"{pair.measured:.3f}", f"{pair.error:+.1%}"),
-            *(str(len(pair.medians)), f"{pair.noise:.1%}"),
+            *(str(len(pair.medians)), f"{pair.noise:.1%}", f"{pair.slowness:.2f}"),
             f"{min(pair.memory_errors):+.0%} to {max(pair.memory_errors):+.0%}",
         ))  # fmt: skip
     for document in documents:
@@ -115,6 +138,7 @@ def _expect_predictions(table: Report, found: list[Pair]) -> None:
     correlation = rank_correlation([pair.predicted for pair in found], [pair.measured for pair in found])
     memory = [error for pair in found for error in pair.memory_errors]
     table.data = {"pairs": len(found), "median": median, "p95": most, "rank_correlation": correlation}
+    table.expect(f"{len(found)} pairs of a plan and a model, at least {LEAST_PAIRS}", len(found) >= LEAST_PAIRS)
     table.expect(f"median error {median:.1%}, at most 8 %", median <= MOST_ERROR_MEDIAN)
     table.expect(f"95th percentile {most:.1%}, at most 15 %", most <= MOST_ERROR_95)
     table.expect(f"rank correlation {correlation:.3f}, at least 0.95", correlation >= LEAST_RANK_CORRELATION)
