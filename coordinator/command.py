@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -52,6 +51,7 @@ from .reserving import Devices
 from .resuming import check_job_is_the_same, job_to_resume
 from .supervision import Supervision
 from .unfinished import UnfinishedTraining
+from .work_folder import WorkFolder
 
 if TYPE_CHECKING:
     # What imports torch is loaded beside the search for devices, and not at all by `edgeswarm devices`.
@@ -93,14 +93,14 @@ class Command:
             progress=self.progress,
             supervision=self.supervision,
         )
-        self._work_folder = tempfile.TemporaryDirectory(prefix="edgeswarm-")
+        self._work_folder = WorkFolder()
         self._data_service: DataServiceProcess | None = None
         self._closing = threading.Lock()
         self._closed = False
 
     @property
     def snapshot_folder(self) -> Path:
-        return Path(self._work_folder.name)
+        return self._work_folder.path
 
     def reference(self, *, epoch: int) -> agent_pb2.JobReference:
         return agent_pb2.JobReference(job_id=self.job_id, term=self.term, epoch=epoch)

@@ -1,0 +1,53 @@
+"""A folder for what a command needs while it lives, layers of a model say; it is gone when the command is.
+
+<temporary folder>/edgeswarm-x7k2/
+    in-use     locked by the command: the kernel lets go of it however the command ends
+    ...
+
+A command that is killed can't clear away what may be gigabytes: the next one does, by who holds the locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+PREFIX = "edgeswarm-"
+LOCK_FILE = "in-use"
+
+
+class WorkFolder:
+    """Made at once; `cleanup` removes it. above: where; None for the system's temporary folder."""
+
+    def __init__(self, above: Path | None = None) -> None:
+        above = Path(tempfile.gettempdir()) if above is None else above
+        clear_away_left_ones(above)
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=above))
+        new = self.path / f"{LOCK_FILE}.new"
+        self._lock = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        new.rename(self.path / LOCK_FILE)  # nobody finds it before it is locked
+
+    def cleanup(self) -> None:
+        """Idempotent."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def clear_away_left_ones(above: Path) -> None:
+    """Removes this user's folders whose commands are gone. What can't be looked at or removed stays."""
+    for folder in above.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if os.fstat(lock).st_uid == os.getuid():
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
