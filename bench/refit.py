@@ -83,6 +83,7 @@ def _median_curve(curves: Sequence[Curve]) -> Curve:
         asked=curves[0].asked,
         relative_errors=medians("relative_errors"),
         peak_bytes=tuple(map(round, medians("peak_bytes"))),
+        held_sample_bytes=statistics.median(curve.held_sample_bytes for curve in curves),
     )
 
 

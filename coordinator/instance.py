@@ -25,7 +25,7 @@ from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
 from .profile_cache import Profiles
 from .profiling import batch_sizes_to_profile, checked_stages
-from .working_memory import SeenMemory, working_memory
+from .working_memory import SeenMemory, heap_slack, working_memory
 
 # What a worker holds beside Eq 3: a frame on its way in and one on its way out; the samples of its feed come on top.
 FRAMES_HELD = 2
@@ -92,6 +92,7 @@ def planning_instance(
         model=model_costs(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
+            heap_slack=heap_slack(facts.layer_graph, list(seen.values())),
             transient_bytes=transient_bytes,
             workspace_bytes=workspace_bytes,
             optimizer_state_factor=facts.optimizer_state_factor,

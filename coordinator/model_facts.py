@@ -10,9 +10,6 @@ from edgeswarm.model.values import BYTES_PER_ELEMENT, LiveValue
 from edgeswarm.profile import LayerCosts, ModelCosts
 from edgeswarm.wire.frames import NARROWINGS
 
-# Blocks of many sizes come and go in a heap: saved activations take more than their bytes. Set from the same few runs as
-# PEER_BYTES in instance.py, not measured by itself.
-HEAP_SLACK = 1.05
 ADAM_FACTOR = 1.5  # bytes of state per byte of parameters, from which on it is an optimizer like Adam
 NARROW = "bfloat16"  # float16 has as many bytes
 
@@ -44,12 +41,14 @@ def model_costs(
     layer_graph: LayerGraph,
     *,
     wire_dtype: str | None,
+    heap_slack: Sequence[float] = (),
     transient_bytes: Sequence[int] = (),
     workspace_bytes: Sequence[int] = (),
     optimizer_state_factor: float | None = None,
 ) -> ModelCosts:
     """The layers' costs as the planner takes them; bytes of activations and gradients as they travel.
 
+    heap_slack: by layer, what saved activations take in a heap by their bytes; none for just these.
     transient_bytes, workspace_bytes: by layer, per sample and whatever the batch, as measured; none where they weren't.
     optimizer_state_factor: None leaves out the memory that gradients and the optimizer's step take for a moment.
     """
@@ -75,9 +74,7 @@ def model_costs(
                 name=layer.name,
                 param_bytes=layer.param_bytes,
                 output_bytes=cut_bytes(cut_after, wire_dtype),
-                saved_bytes=layer.saved_bytes
-                if optimizer_state_factor is None
-                else round(HEAP_SLACK * layer.saved_bytes),
+                saved_bytes=round(heap_slack[layer.index] * layer.saved_bytes) if heap_slack else layer.saved_bytes,
                 flops_forward=float(layer.flops_forward),
                 flops_backward=float(layer.flops_backward),
                 least_batch=layer.least_batch,

@@ -37,6 +37,7 @@ class Curve:
 
     asked: the largest batch size that was asked for, in samples. relative_errors: of forward and backward together.
     peak_bytes: taken beyond parameters and their gradients. These two may be empty: not known.
+    held_sample_bytes: by which a further micro-batch in flight makes a worker larger, for each sample; 0: not known.
     memory_bytes: what training might use on the device when it was measured; 0: not known.
     """
 
@@ -47,6 +48,7 @@ class Curve:
     relative_errors: tuple[float, ...] = ()
     peak_bytes: tuple[int, ...] = ()
     memory_bytes: int = 0
+    held_sample_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         for more in (self.relative_errors, self.peak_bytes):
@@ -66,6 +68,7 @@ class Curve:
             "relative_errors": list(self.relative_errors),
             "peak_bytes": list(self.peak_bytes),
             "memory_bytes": self.memory_bytes,
+            "held_sample_bytes": self.held_sample_bytes,
         }
 
 
@@ -142,6 +145,7 @@ class Profiles:
                     relative_errors=entry.numbers("relative_errors", minimum=0),
                     peak_bytes=tuple(int(size) for size in entry.numbers("peak_bytes", minimum=0)),
                     memory_bytes=entry.integer("memory_bytes", minimum=0, default=0),
+                    held_sample_bytes=entry.number("held_sample_bytes", minimum=0, default=0.0),
                 )
             except ValueError as error:
                 raise entry.error(str(error)) from None

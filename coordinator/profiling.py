@@ -170,6 +170,7 @@ def measure_layers(
                 signature=part.signature,
                 stage_graph_json=json.dumps(layer_graph.stage(part.first_layer, part.end_layer).to_json()).encode(),
                 batch_sizes=part.batch_sizes,
+                in_flight=part.is_check,
             )
             for part in (parts[signature] for signature in work.signatures)
         ],
@@ -195,6 +196,7 @@ def measure_layers(
             asked=part.largest_batch,
             relative_errors=tuple(curve.relative_errors),
             peak_bytes=tuple(curve.peak_bytes),
+            held_sample_bytes=curve.held_sample_bytes,
             memory_bytes=memory_bytes,
         )
         measured(_name_of(layer_graph, part))

@@ -1,4 +1,6 @@
-"""What layers hold while they compute, beside what they save: for each sample, and whatever the batch. Pure.
+"""What layers hold in a worker's memory: what they save, with the gaps between, and what they take while they compute. Pure.
+
+    growth of stages with micro-batches in flight, by what they save  -->  the heap's slack of their layers
 
     peaks of a layer at some batch sizes, of each kind of hardware  -->  a line  --+-->  the most of any kind
     peaks of whole stages  ----------------------------------------->  x factor  --+
@@ -8,6 +10,7 @@ A kind with little memory may have measured one or two sizes, which make no line
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +24,9 @@ from .stage_checks import CheckedStage
 
 # What the largest layer holds while it computes, times this at most, explains what a whole stage was seen to hold.
 MOST_MEMORY_FACTOR = 3.0
+# Blocks of many sizes come and go in a heap: saved activations take more than their bytes. The least is set from the same few
+# runs as PEER_BYTES in instance.py; what is seen of a few samples says more only where it is more.
+LEAST_HEAP_SLACK, MOST_HEAP_SLACK = 1.05, 2.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,23 @@ class _Line:
     fixed: float
     per_sample: float
     known: bool
+
+
+def heap_slack(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[float, ...]:
+    """By layer, what its saved activations take by their bytes: of the smallest stage with it that was looked at."""
+    saved = [layer.saved_bytes for layer in layer_graph.layers]
+    seen: dict[tuple[int, int], list[float]] = {}
+    for kind in kinds:
+        for stage, curve in kind.stages.items():
+            of_stage = sum(saved[stage.first_layer : stage.end_layer])
+            if curve.held_sample_bytes > 0 and of_stage > 0:
+                seen.setdefault((stage.first_layer, stage.end_layer), []).append(curve.held_sample_bytes / of_stage)
+    slack = [LEAST_HEAP_SLACK] * len(saved)
+    # The smaller ones later: they say it of their own layers.
+    for (first, end), factors in sorted(seen.items(), key=lambda each: each[0][0] - each[0][1]):
+        factor = min(MOST_HEAP_SLACK, max(LEAST_HEAP_SLACK, statistics.median(factors)))
+        slack[first:end] = [factor] * (end - first)
+    return tuple(slack)
 
 
 def working_memory(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[tuple[int, ...], tuple[int, ...]]:

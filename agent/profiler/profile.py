@@ -16,6 +16,7 @@ from edgeswarm.wire.v1 import agent_pb2
 from ..telemetry.hardware import cpu_burst_seconds
 from ..telemetry.memory import read_memory
 from ..worker.memory import anonymous_bytes
+from .held_memory import held_sample_bytes
 from .layer_timing import Timing, time_layer
 from .repeats import Stretch
 from .update_cost import measure_updates
@@ -45,8 +46,9 @@ def run_profile(
     base_bytes = 0
     for layer in request.layers:
         check_halt()
+        stage_graph = StageGraph.from_json(layer.stage_graph_json)
         timings = time_layer(
-            StageGraph.from_json(layer.stage_graph_json),
+            stage_graph,
             sorted(set(layer.batch_sizes or request.batch_sizes)),
             longest_seconds=request.longest_seconds,
             memory_budget=memory_budget(accelerator),
@@ -55,7 +57,12 @@ def run_profile(
             accelerator=accelerator,
             stretch=stretch,
         )
-        send(curve_of(layer.signature, timings))
+        curve = curve_of(layer.signature, timings)
+        if layer.in_flight and accelerator == "cpu":
+            curve.held_sample_bytes = held_sample_bytes(
+                stage_graph, timings, memory_budget=memory_budget(accelerator), check_halt=check_halt
+            )
+        send(curve)
         # After the first: kernels of all layers at all batch sizes lie around in no worker that trains.
         base_bytes = base_bytes or anonymous_bytes()
     return agent_pb2.ProcessCost(

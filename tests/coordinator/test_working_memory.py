@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edgeswarm_coordinator.profile_cache import Curve
 from edgeswarm_coordinator.stage_checks import CheckedStage
-from edgeswarm_coordinator.working_memory import SeenMemory, working_memory
+from edgeswarm_coordinator.working_memory import (
+    LEAST_HEAP_SLACK,
+    MOST_HEAP_SLACK,
+    SeenMemory,
+    heap_slack,
+    working_memory,
+)
 
 from .small_graphs import small_graph
 
@@ -49,3 +57,21 @@ def test_a_kind_that_measured_one_size_is_asked_where_no_other_knows() -> None:
     transient, workspace = working_memory(GRAPH, [large, small])
     assert transient == (6, 16, 640 - 64 - 64)
     assert workspace == (120_000, 10, 64)
+
+
+def held(sample_bytes: float) -> Curve:
+    return Curve((4,), (1.0,), (1.0,), 4, held_sample_bytes=sample_bytes)
+
+
+def test_activations_take_what_stages_in_flight_were_seen_to_take() -> None:
+    # The layers save 64 bytes a sample each: 128 in the first two, 192 in all.
+    whole, first = CheckedStage(0, 3, (4,)), CheckedStage(0, 2, (4,))
+    kinds = [SeenMemory([], {whole: held(1.2 * 192), first: held(factor * 128)}) for factor in (1.1, 1.4, 1.5)]
+    assert heap_slack(GRAPH, kinds) == pytest.approx((1.4, 1.4, 1.2))
+
+
+def test_little_slack_and_very_much_are_not_believed() -> None:
+    assert heap_slack(GRAPH, []) == (LEAST_HEAP_SLACK,) * 3
+    for seen_bytes, slack in ((0.0, LEAST_HEAP_SLACK), (0.9 * 192, LEAST_HEAP_SLACK), (9 * 192, MOST_HEAP_SLACK)):
+        kinds = [SeenMemory([], {CheckedStage(0, 3, (4,)): held(seen_bytes)})]
+        assert heap_slack(GRAPH, kinds) == (slack,) * 3

@@ -265,14 +265,16 @@ class ProfileRequest(_message.Message):
     def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., layers: _Optional[_Iterable[_Union[ProfileLayer, _Mapping]]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., longest_seconds: _Optional[float] = ...) -> None: ...
 
 class ProfileLayer(_message.Message):
-    __slots__ = ("signature", "stage_graph_json", "batch_sizes")
+    __slots__ = ("signature", "stage_graph_json", "batch_sizes", "in_flight")
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     STAGE_GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZES_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     signature: str
     stage_graph_json: bytes
     batch_sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, signature: _Optional[str] = ..., stage_graph_json: _Optional[bytes] = ..., batch_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    in_flight: bool
+    def __init__(self, signature: _Optional[str] = ..., stage_graph_json: _Optional[bytes] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., in_flight: bool = ...) -> None: ...
 
 class ProfileReply(_message.Message):
     __slots__ = ("curve", "process")
@@ -283,20 +285,22 @@ class ProfileReply(_message.Message):
     def __init__(self, curve: _Optional[_Union[LayerCurve, _Mapping]] = ..., process: _Optional[_Union[ProcessCost, _Mapping]] = ...) -> None: ...
 
 class LayerCurve(_message.Message):
-    __slots__ = ("signature", "batch_sizes", "forward_seconds", "backward_seconds", "relative_errors", "peak_bytes")
+    __slots__ = ("signature", "batch_sizes", "forward_seconds", "backward_seconds", "relative_errors", "peak_bytes", "held_sample_bytes")
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZES_FIELD_NUMBER: _ClassVar[int]
     FORWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_ERRORS_FIELD_NUMBER: _ClassVar[int]
     PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_SAMPLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     signature: str
     batch_sizes: _containers.RepeatedScalarFieldContainer[int]
     forward_seconds: _containers.RepeatedScalarFieldContainer[float]
     backward_seconds: _containers.RepeatedScalarFieldContainer[float]
     relative_errors: _containers.RepeatedScalarFieldContainer[float]
     peak_bytes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, signature: _Optional[str] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., forward_seconds: _Optional[_Iterable[float]] = ..., backward_seconds: _Optional[_Iterable[float]] = ..., relative_errors: _Optional[_Iterable[float]] = ..., peak_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+    held_sample_bytes: float
+    def __init__(self, signature: _Optional[str] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., forward_seconds: _Optional[_Iterable[float]] = ..., backward_seconds: _Optional[_Iterable[float]] = ..., relative_errors: _Optional[_Iterable[float]] = ..., peak_bytes: _Optional[_Iterable[int]] = ..., held_sample_bytes: _Optional[float] = ...) -> None: ...
 
 class ProcessCost(_message.Message):
     __slots__ = ("base_bytes", "frame_seconds", "byte_seconds", "updates", "stretch", "burst_seconds")

@@ -1,0 +1,45 @@
+"""What a micro-batch in flight makes a worker larger by."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from edgeswarm_agent.supervisor import WORKER_ENVIRONMENT
+
+PROFILE = """
+import torch
+from torch import nn
+torch.set_num_threads(1)
+from edgeswarm.model.export import export_model
+from edgeswarm_agent.profiler.held_memory import held_sample_bytes
+from edgeswarm_agent.profiler.layer_timing import time_layer
+WIDTH = 512
+model = nn.Sequential(*(part for _ in range(3) for part in (nn.Linear(WIDTH, WIDTH), nn.GELU())))
+graph = export_model(model, (torch.zeros(4, 256, WIDTH),)).layer_graph
+stage = graph.stage(0, len(graph.layers))
+timings = time_layer(
+    stage, [4], longest_seconds=0.0, memory_budget=1 << 40, slow_down=1.0, check_halt=lambda: None
+)
+saved = sum(layer.saved_bytes for layer in graph.layers)
+print(held_sample_bytes(stage, timings, memory_budget=1 << 40, check_halt=lambda: None) / saved)
+print(held_sample_bytes(stage, timings, memory_budget=timings[0].peak_bytes, check_halt=lambda: None))
+print(held_sample_bytes(stage, [], memory_budget=1 << 40, check_halt=lambda: None))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc's allocator")
+def test_it_is_about_what_is_saved_and_not_asked_where_memory_is_short() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROFILE],
+        env={**os.environ, **WORKER_ENVIRONMENT, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    by_saved, short_of_memory, nothing_timed = map(float, ended.stdout.split())
+    assert 0.9 <= by_saved <= 1.6
+    assert (short_of_memory, nothing_timed) == (0.0, 0.0)
