@@ -2,7 +2,7 @@
 
     growth of stages with micro-batches in flight, by what they save  -->  the heap's slack of their layers
 
-    peaks of a layer at some batch sizes, of each kind of hardware  -->  a line  --+-->  the most of any kind
+    peaks of a layer at some batch sizes, of each kind of hardware  -->  a line  --+-->  the median of the kinds
     peaks of whole stages  ----------------------------------------->  x factor  --+
 
 A kind with little memory may have measured one or two sizes, which make no line: it is asked only where no other kind knows.
@@ -72,8 +72,8 @@ def working_memory(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tupl
     transient, workspace = [], []
     for of_layer in zip(*lines, strict=True):
         asked = [line for line in of_layer if line.known] or of_layer
-        transient.append(round(max(line.per_sample for line in asked)))
-        workspace.append(round(max(line.fixed for line in asked)))
+        transient.append(round(statistics.median(line.per_sample for line in asked)))
+        workspace.append(round(statistics.median(line.fixed for line in asked)))
     return tuple(transient), tuple(workspace)
 
 
