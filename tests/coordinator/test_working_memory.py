@@ -57,7 +57,7 @@ def test_a_kind_that_measured_one_size_is_asked_where_no_other_knows() -> None:
     transient, workspace = working_memory(GRAPH, [large, small])
     # Elsewhere the median of the two counts.
     assert transient == (6, (0 + 16) / 2, (640 - 64 - 64 + 164 - 64 - 64) / 2)
-    assert workspace == (120_000, (64 + 10) / 2, 64)
+    assert workspace == (120_000, (0 + 10) / 2, 64)
 
 
 def held(sample_bytes: float) -> Curve:
