@@ -77,6 +77,7 @@ def running(cluster: Cluster) -> Iterator[Running]:
     agent.close()
 
 
+@pytest.mark.thorough
 def test_the_real_worker_profiles_dies_is_started_again_and_never_outlives_its_daemon(running: Running) -> None:
     assert running.ready == {
         "node_id": "box-0a0a0a",

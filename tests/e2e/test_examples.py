@@ -90,6 +90,7 @@ def test_digits(cluster: ThrowawayCluster, examples: Path) -> None:
     assert trained.evaluated("accuracy")[-1] >= 0.97
 
 
+@pytest.mark.soak
 def test_character_gpt(cluster: ThrowawayCluster, examples: Path) -> None:
     trained = train(cluster, examples / "char_gpt.py")
     assert trained.evaluated("loss")[-1] < 2.5

@@ -31,6 +31,7 @@ print(held_sample_bytes(stage, [], memory_budget=1 << 40, check_halt=lambda: Non
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc's allocator")
 def test_it_is_about_what_is_saved_and_not_asked_where_memory_is_short() -> None:
     ended = subprocess.run(

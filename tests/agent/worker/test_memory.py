@@ -40,6 +40,7 @@ def largest_mib() -> int:
     return int(ended.stdout)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc's allocator")
 def test_a_large_gradient_leaves_no_gaps_that_activations_settle_in() -> None:
     held = LARGE_MIB + 4 * 30  # the oldest are let go of when the newest are there

@@ -48,7 +48,7 @@ def test_an_lstm_costs_its_products_and_keeps_its_workspace() -> None:
     assert second.saved_bytes > 2 * length * 16 * 32 * 4
 
 
-@pytest.mark.parametrize("name", ["digits", "mobilenet", "gpt", "unet"])
+@pytest.mark.parametrize("name", ["digits", pytest.param("mobilenet", marks=pytest.mark.thorough), "gpt", "unet"])
 def test_saved_bytes_are_those_that_a_real_run_keeps(name: str) -> None:
     given = example(name)
     model = copy.deepcopy(given.model)

@@ -101,6 +101,7 @@ def test_more_memory_is_not_slower(instance: PlanningInstance, factor: int) -> N
     assert after <= before * 1.02 or before == math.inf
 
 
+@pytest.mark.thorough
 def test_no_other_planner_is_faster() -> None:
     instance = make_instance((1.0, 2.0, 1.0, 3.0, 1.0), (1.0, 1.5, 2.5), bandwidth=40.0, latency=0.01)
     ours = round_seconds(instance, make_plan(instance))
