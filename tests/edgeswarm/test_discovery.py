@@ -105,6 +105,7 @@ def test_two_agents_of_one_machine_are_both_found_and_another_clusters_is_not() 
     assert find_agents(FINGERPRINT, timeout_seconds=0.5, interfaces=LOOPBACK) == []  # they said goodbye
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("multicast")
 def test_a_cloned_node_id_is_found_at_both_places() -> None:
     with announced(FIRST, 7001) as original, announced(FIRST, 7002) as clone:
@@ -132,6 +133,7 @@ def test_an_interface_that_is_not_there_is_a_warning() -> None:
     assert warnings == ["mDNS is off: this machine has no IPv4 address on nope0."] * 2  # each said it once
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("multicast")
 def test_an_address_that_comes_late_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     present: list[InterfaceAddress] = []
