@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from edgeswarm.config import Folders
 from edgeswarm.security.authority import CertificateAuthority, create_cluster
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
+from edgeswarm_agent.supervisor import WORKER_ENVIRONMENT
 
 STAND_IN = Path(__file__).with_name("stand_in_worker.py")
 
@@ -23,6 +25,13 @@ STAND_IN = Path(__file__).with_name("stand_in_worker.py")
 def stand_in(mode: str) -> tuple[str, ...]:
     """The command of a worker that has this fault."""
     return (sys.executable, str(STAND_IN), mode)
+
+
+def printed_as_worker(code: str) -> list[float]:
+    """The numbers that code prints in a process of its own with a worker's allocator."""
+    environment = {**os.environ, **WORKER_ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True)
+    return [float(number) for number in ended.stdout.split()]
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import pytest
 
-from edgeswarm_agent.supervisor import WORKER_ENVIRONMENT
+from ..processes import printed_as_worker
 
 PROFILE = """
 import torch
@@ -34,13 +32,6 @@ print(held_sample_bytes(stage, [], memory_budget=1 << 40, check_halt=lambda: Non
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc's allocator")
 def test_it_is_about_what_is_saved_and_not_asked_where_memory_is_short() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", PROFILE],
-        env={**os.environ, **WORKER_ENVIRONMENT, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    by_saved, short_of_memory, nothing_timed = map(float, ended.stdout.split())
+    by_saved, short_of_memory, nothing_timed = printed_as_worker(PROFILE)
     assert 0.9 <= by_saved <= 1.6
     assert (short_of_memory, nothing_timed) == (0.0, 0.0)

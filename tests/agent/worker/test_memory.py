@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import pytest
 
-from edgeswarm_agent.supervisor import WORKER_ENVIRONMENT
+from ..processes import printed_as_worker
 
-MIB = 2**20
 LARGE_MIB = 40
 # Three micro-batches' activations are kept at a time; a large gradient comes and goes with each.
 ROUNDS = f"""
@@ -29,20 +26,10 @@ print((most - before) // 2**20)
 """
 
 
-def largest_mib() -> int:
-    ended = subprocess.run(
-        [sys.executable, "-c", ROUNDS],
-        env={**os.environ, **WORKER_ENVIRONMENT, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    return int(ended.stdout)
-
-
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc's allocator")
 def test_a_large_gradient_leaves_no_gaps_that_activations_settle_in() -> None:
     held = LARGE_MIB + 4 * 30  # the oldest are let go of when the newest are there
     # In the heap it would be 240 to 320 MiB, most of the times.
-    assert largest_mib() <= held + 15
+    (largest_mib,) = printed_as_worker(ROUNDS)
+    assert largest_mib <= held + 15
