@@ -38,10 +38,10 @@ class StageTimes:
     @classmethod
     def of(cls, profiles: list[DeviceProfile], micro_batch: int) -> StageTimes:
         """Tables of the given profiles, in their order, at batch sizes 0 to micro_batch."""
-        tables = [[profile.seconds_before(batch) for batch in range(micro_batch + 1)] for profile in profiles]
+        tables = [profile.seconds_table(micro_batch) for profile in profiles]
         return cls(
-            forward=np.array([[row[0] for row in rows] for rows in tables]),
-            backward=np.array([[row[1] for row in rows] for rows in tables]),
+            forward=np.array([forward for forward, _ in tables]),
+            backward=np.array([backward for _, backward in tables]),
         )
 
 

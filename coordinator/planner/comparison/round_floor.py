@@ -197,9 +197,7 @@ class RoundFloor:
     def _table(self, kind: str) -> tuple[FloatArray, FloatArray]:
         """[samples, layer_count + 1], seconds of the layers before each cut."""
         if kind not in self._tables:
-            profile = self.instance.profiles[kind]
-            rows = [profile.seconds_before(samples) for samples in range(self.instance.training.mini_batch + 1)]
-            self._tables[kind] = (np.array([row[0] for row in rows]), np.array([row[1] for row in rows]))
+            self._tables[kind] = self.instance.profiles[kind].seconds_table(self.instance.training.mini_batch)
         return self._tables[kind]
 
     def _links(self, grid: Grid, stage: int) -> list[list[tuple[npt.NDArray[np.bool_], FloatArray, FloatArray]]]:
