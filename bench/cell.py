@@ -36,7 +36,7 @@ LEAST_QUIET_ROUNDS = 4
 
 @dataclass(frozen=True)
 class Cell:
-    """environment: A to D. mbps: of every link. model: a job in bench/jobs."""
+    """environment: A to D, or another built-in one. mbps: of every link. model: a job in bench/jobs."""
 
     environment: str
     mbps: float

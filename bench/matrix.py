@@ -1,7 +1,7 @@
 """edgeswarm beside what people would run in its place, on the same emulated devices.
 
     python -m bench.matrix --folder DIR --cell C:100:mobilenet_v2      one cell; may be repeated
-    python -m bench.matrix --folder DIR --small                        a cell that takes minutes
+    python -m bench.matrix --folder DIR --small                        two devices, short rounds: minutes
     python -m bench.matrix --folder DIR --all                          the cells of CELLS: hours; goes on where it was broken off
     python -m bench.matrix --folder DIR --report                       the tables of what is there
     python -m bench.matrix --folder DIR --report --page DIR            and as a page with a plot
@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 
 from bench.cell import Cell
-from bench.matrix_cell import CellMeasurement
+from bench.matrix_cell import SMALL, CellMeasurement, Effort
+from bench.matrix_ideal import ideal_table, read_nearness
 from bench.matrix_page import write_page
 from bench.matrix_report import peers_table, plans_table, read_cell
 from bench.matrix_resources import read_resources, resources_table
@@ -32,8 +33,7 @@ CELLS = (
     "C:1000:bert_small",
     "D:100:resnet_50",
 )
-SMALL = ("C:100:mobilenet_v2",)
-REPEATS = 3
+SMALL_CELL = "pair:100:mobilenet_v2"
 
 
 def main() -> int:
@@ -41,22 +41,24 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True, help="where the cells' files are")
     parser.add_argument("--cell", action="append", default=[], help="ENVIRONMENT:MBPS:MODEL; may be repeated")
     parser.add_argument("--all", action="store_true", help="all cells, as far as they are missing")
-    parser.add_argument("--small", action="store_true", help="one cell, one repeat")
-    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--small", action="store_true", help=f"the cell {SMALL_CELL}, one short run of each method")
+    parser.add_argument("--repeats", type=int, default=Effort.repeats)
     parser.add_argument("--report", action="store_true", help="only the tables")
     parser.add_argument("--page", type=Path, help="a folder for a page with the tables and a plot; needs matplotlib")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if not given.report:
-        cells = [*given.cell, *(CELLS if given.all else ()), *(SMALL if given.small else ())]
-        for text in dict.fromkeys(cells):
-            CellMeasurement(Cell.parse(text), given.folder, repeats=1 if given.small else given.repeats).run()
+        for text in dict.fromkeys([*given.cell, *(CELLS if given.all else ())]):
+            CellMeasurement(Cell.parse(text), given.folder, effort=Effort(repeats=given.repeats)).run()
+        if given.small:
+            CellMeasurement(Cell.parse(SMALL_CELL), given.folder, effort=SMALL).run()
     documents = [json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))]
     documents = [document for document in documents if "peers" in document]
     cells_read = [read_cell(document) for document in documents]
     used = [resources for document in documents if (resources := read_resources(document)) is not None]
-    tables = [peers_table(cells_read), plans_table(cells_read), resources_table(used)]
+    near = [nearness for document in documents if (nearness := read_nearness(document)) is not None]
+    tables = [peers_table(cells_read), ideal_table(near), plans_table(cells_read), resources_table(used)]
     if given.page is not None and cells_read:
         given.page.mkdir(parents=True, exist_ok=True)
         write_page(cells_read, tables, given.page)

@@ -15,11 +15,12 @@ import json
 import math
 import shutil
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.cell import RUN_AGAIN, Cell, profile_in_turn, written_job
+from bench.energy import joules_between, read_counters
 from bench.matrix_report import OURS, SERVED
 from bench.measured_ablations import with_names
 from bench.measuring import keep, say
@@ -34,29 +35,45 @@ from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile_json import instance_to_json
 from edgeswarm_coordinator.controller import TrainOptions, train
+from edgeswarm_coordinator.events import Event, RoundDone
 from edgeswarm_coordinator.plan_by_hand import with_node_ids
 from edgeswarm_coordinator.planner.planners import make_plan
 
 FORMAT = "edgeswarm-matrix/1"
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
 PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
-WARM_UP_ROUNDS, ROUNDS, LEAST_ROUNDS, SECONDS = 2, 10, 3, 90.0
-SERVED_ROUNDS = 4
+WARM_UP_ROUNDS, LEAST_ROUNDS, SERVED_ROUNDS = 2, 3, 4
 _LIMIT_SECONDS = 900.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """repeats: of each method. rounds, seconds: of a run behind its first rounds, whichever is less. alone_seconds: of a device
+    by itself with each of its settings. mini_batch: in place of the model's of MINI_BATCH.
+    """
+
+    repeats: int = 3
+    rounds: int = 10
+    seconds: float = 90.0
+    alone_seconds: float = 8.0
+    mini_batch: int | None = None
+
+
+SMALL = Effort(repeats=1, rounds=5, seconds=20.0, alone_seconds=3.0, mini_batch=256)
 
 
 class CellMeasurement:
     """Fills a cell's document, step by step; `run` returns when nothing is missing."""
 
-    def __init__(self, cell: Cell, folder: Path, *, repeats: int) -> None:
+    def __init__(self, cell: Cell, folder: Path, *, effort: Effort) -> None:
         self.cell = cell
         self.path = folder / f"{cell.name}.json"
-        self._repeats = repeats
+        self._effort = effort
         self._environment = load_environment(cell.environment, mbps=cell.mbps)
         self.document: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.document.setdefault("format", FORMAT)
         self.document.setdefault("cell", cell.name)
-        self.document.setdefault("mini_batch", MINI_BATCH[cell.model])
+        self.document.setdefault("mini_batch", effort.mini_batch or MINI_BATCH[cell.model])
         self.document.setdefault("device_classes", [f"{device.cores:g}" for device in self._environment.devices])
         self.document.setdefault("runs", [])
 
@@ -66,7 +83,9 @@ class CellMeasurement:
         methods = [*self.document["plans"], *self.document["peers"]]
         # The same setting once more in each repeat: its distance from the first is the noise.
         turns = [*methods, OURS + RUN_AGAIN, SERVED]
-        return [(repeat, name) for repeat in range(self._repeats) for name in turns if (repeat, name) not in done]
+        return [
+            (repeat, name) for repeat in range(self._effort.repeats) for name in turns if (repeat, name) not in done
+        ]
 
     def run(self) -> None:
         if "peers" in self.document and not self.missing():
@@ -74,7 +93,7 @@ class CellMeasurement:
         work = self.path.with_suffix(".work")
         shutil.rmtree(work, ignore_errors=True)
         with EmulatedLan(self._environment) as bed, BedCluster(bed, folder=work) as cluster:
-            on_bed = _OnBed(self.cell, bed, cluster)
+            on_bed = _OnBed(self.cell, bed, cluster, effort=self._effort, mini_batch=self.document["mini_batch"])
             if "instance" not in self.document:
                 say(f"{self.cell.name}: profiles")
                 self._keep(**on_bed.profile_and_plan(), when=time.strftime("%Y-%m-%d %H:%M:%S"))
@@ -85,7 +104,7 @@ class CellMeasurement:
                 say(f"{self.cell.name}: the peers' best settings")
                 self._keep(peers={name: asdict(peer) for name, peer in on_bed.tuned_peers(speeds).items()})
             for repeat, name in self.missing():
-                say(f"{self.cell.name}: {name}, repeat {repeat + 1} of {self._repeats}")
+                say(f"{self.cell.name}: {name}, repeat {repeat + 1} of {self._effort.repeats}")
                 method = name.removesuffix(RUN_AGAIN)
                 if name == SERVED:
                     told = on_bed.train_served()
@@ -105,8 +124,10 @@ class CellMeasurement:
 class _OnBed:
     """What is done on the devices while they exist."""
 
-    def __init__(self, cell: Cell, bed: EmulatedLan, cluster: BedCluster) -> None:
+    def __init__(self, cell: Cell, bed: EmulatedLan, cluster: BedCluster, *, effort: Effort, mini_batch: int) -> None:
         self._cell = cell
+        self._effort = effort
+        self._mini_batch = mini_batch
         self._bed = bed
         self._cluster = cluster
         self._runs = 0
@@ -115,7 +136,7 @@ class _OnBed:
 
     def profile_and_plan(self) -> dict[str, Any]:
         """The instance, and by planner the plans that differ."""
-        found, _ = profile_in_turn(self._cluster, self._options(rounds=ROUNDS))
+        found, _ = profile_in_turn(self._cluster, self._options(rounds=self._effort.rounds))
         names = {node_id: name for name, node_id in self._node_ids.items()}
         instance = with_names(found, names)
         plans: dict[str, Plan] = {}
@@ -143,7 +164,8 @@ class _OnBed:
     def train(self, plan: Plan) -> dict[str, Any]:
         """One training on edgeswarm's runtime; each device has its samples."""
         assert plan.predicted is not None
-        rounds = max(LEAST_ROUNDS, min(ROUNDS, math.ceil(SECONDS / plan.predicted.round_seconds)))
+        effort = self._effort
+        rounds = max(LEAST_ROUNDS, min(effort.rounds, math.ceil(effort.seconds / plan.predicted.round_seconds)))
         folder = self._run_folder()
         folder.mkdir()
         path = folder / "plan.json"
@@ -160,14 +182,22 @@ class _OnBed:
             links.limit(HUB, None)
 
     def _trained(self, options: TrainOptions, folder: Path) -> dict[str, Any]:
+        counters = read_counters()
+
+        def listen(event: Event) -> None:
+            nonlocal counters
+            if isinstance(event, RoundDone) and event.round == WARM_UP_ROUNDS - 1:
+                counters = read_counters()
+
         try:
-            result = train(replace(options, output=folder / "result"), folders=self._cluster.folders)
+            result = train(replace(options, output=folder / "result"), folders=self._cluster.folders, listener=listen)
         except EdgeswarmError as error:
             return {"problem": f"{error.code.value}: {error.message}"}
         done = result.metrics["rounds"][WARM_UP_ROUNDS:]
         names = {node_id: name for name, node_id in self._node_ids.items()}
         return {
             "round_seconds": [each["seconds"] for each in done],
+            "joules": joules_between(counters, read_counters()),
             "devices": {
                 names[device]: {
                     "peak_bytes": max(each["parts"][device]["peak_memory_bytes"] for each in done),
@@ -188,7 +218,7 @@ class _OnBed:
             if kind in found:
                 continue
             with self._cluster.paused():
-                told = alone(self._bed, name, self._cell.model, folder=folder)
+                told = alone(self._bed, name, self._cell.model, folder=folder, seconds=self._effort.alone_seconds)
                 others = [other for other in self._cores if other != name]
                 # Once more while the machine's other devices compute too: less, as real devices would not have it.
                 with self._cluster.accompanied(others):
@@ -196,6 +226,8 @@ class _OnBed:
                         *(self._bed, name, self._cell.model),
                         micro_batch=int(told["micro_batch"]),
                         folder=folder / "beside-others",
+                        channels_last=bool(told["channels_last"]),
+                        seconds=self._effort.alone_seconds,
                     )
             found[kind] = {**told, "beside_others": beside or 0.0}
             say(f"{name} alone: {found[kind]}")
@@ -205,12 +237,23 @@ class _OnBed:
         by_device = {name: speeds[f"{cores:g}"] for name, cores in self._cores.items()}
         rates = {name: speed["samples_per_second"] for name, speed in by_device.items()}
         best = max(rates, key=lambda name: rates[name])
-        model, mini_batch = self._cell.model, MINI_BATCH[self._cell.model]
         slowest = min(rates, key=lambda name: rates[name])
-        tuner = PeerTuner(self._bed, model, mini_batch=mini_batch, rates=rates, folder=self._run_folder())
+        tuner = PeerTuner(
+            self._bed,
+            self._cell.model,
+            mini_batch=self._mini_batch,
+            rates=rates,
+            channels_last=bool(by_device[best]["channels_last"]),
+            folder=self._run_folder(),
+        )
         with self._cluster.paused():
             return {
-                "single device": PeerSettings("single_device", [best], int(by_device[best]["micro_batch"])),
+                "single device": PeerSettings(
+                    "single_device",
+                    [best],
+                    int(by_device[best]["micro_batch"]),
+                    channels_last=bool(by_device[best]["channels_last"]),
+                ),
                 **tuner.data_parallel(int(by_device[slowest]["micro_batch"])),
                 "1F1B": tuner.pipeline(bytes_per_second=self._cell.mbps * 1e6 / 8),
             }
@@ -221,7 +264,9 @@ class _OnBed:
                 self._bed,
                 settings.script,
                 settings.devices,
-                *settings.words(self._cell.model, MINI_BATCH[self._cell.model], rounds=ROUNDS, seconds=SECONDS),
+                *settings.words(
+                    self._cell.model, self._mini_batch, rounds=self._effort.rounds, seconds=self._effort.seconds
+                ),
                 folder=self._run_folder(),
                 limit_seconds=_LIMIT_SECONDS,
             )
@@ -230,6 +275,7 @@ class _OnBed:
         rounds = len(done.round_seconds)
         return {
             "round_seconds": list(done.round_seconds),
+            "joules": done.joules,
             "devices": {
                 name: {"peak_bytes": peak, "cpu_seconds": cpu / rounds}
                 for name, peak, cpu in zip(settings.devices, done.peak_bytes, done.cpu_seconds, strict=True)
@@ -238,9 +284,8 @@ class _OnBed:
 
     def _options(self, *, rounds: int, data: str = "local") -> TrainOptions:
         """Of a job of so many rounds, which is written for it."""
-        batch_size = MINI_BATCH[self._cell.model]
         folder = self._cluster.folder / f"job-{data}-{rounds}"
-        job = written_job(folder, self._cell.model, rounds=rounds, batch_size=batch_size, data=data)
+        job = written_job(folder, self._cell.model, rounds=rounds, batch_size=self._mini_batch, data=data)
         return TrainOptions(job_path=job, discovery=self._cluster.discovery(), listen_address=HUB_ADDRESS)
 
     def _run_folder(self) -> Path:

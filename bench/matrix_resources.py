@@ -29,7 +29,8 @@ class Resources:
     predicted_seconds, measured_seconds: of a round; the latter a median over all its rounds. planned_bytes, sent_bytes: by all
     devices in a round. outside: by device, which part of its CPU seconds was not the model's own operations.
     outside_seconds_per_sample: CPU seconds of all devices. peak_bytes, predicted_bytes: by device. peer_cpu_seconds_per_sample:
-    by peer, all its CPU seconds; our_cpu_seconds_per_sample: ours, all.
+    by peer, all its CPU seconds; our_cpu_seconds_per_sample: ours, all. joules_per_sample: of the machine, by method (ours and
+    the peers), where it has a sensor.
     """
 
     cell: str
@@ -43,6 +44,7 @@ class Resources:
     peer_cpu_seconds_per_sample: Mapping[str, float]
     peak_bytes: Mapping[str, int]
     predicted_bytes: Mapping[str, int]
+    joules_per_sample: Mapping[str, float]
 
     @property
     def bytes_off(self) -> float:
@@ -66,6 +68,11 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
     cpu = {device: mean(device, "cpu_seconds") for device in plan.devices}
     outside = {device: cpu[device] - mean(device, "model_cpu_seconds") for device in plan.devices}
     peers: dict[str, list[float]] = {}
+    joules: dict[str, list[float]] = {}
+    for run in document["runs"]:
+        if run["method"] in (OURS, *document["peers"]) and run.get("joules") is not None:
+            of_sample = run["joules"] / (mini_batch * len(run["round_seconds"]))
+            joules.setdefault(run["method"], []).append(of_sample)
     for run in document["runs"]:
         if run["method"] in document["peers"] and "round_seconds" in run:
             used = sum(device["cpu_seconds"] for device in run["devices"].values())
@@ -82,6 +89,7 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
         peer_cpu_seconds_per_sample={peer: statistics.median(found) for peer, found in peers.items()},
         peak_bytes={device: max(run["devices"][device]["peak_bytes"] for run in runs) for device in plan.devices},
         predicted_bytes=dict(plan.predicted.memory_bytes),
+        joules_per_sample={method: statistics.median(found) for method, found in joules.items()},
     )
 
 
@@ -93,11 +101,12 @@ def resources_table(found: Sequence[Resources]) -> Report:
             "Of edgeswarm's own plan. Bytes: sent by all devices in a round, beside what the plan says must move. Outside of "
             "the model: CPU seconds of a worker that are not its layers' and its optimizer's, as a part of all, and CPU "
             "milliseconds a sample over all devices. CPU: milliseconds a sample over all devices, in brackets the peers'. "
-            "Memory: the largest peak, and how the prediction stood to each device's peak. Nothing here has a sensor for energy."
+            "Memory: the largest peak, and how the prediction stood to each device's peak. Joules: of "
+            "the whole machine, a sample, where it has a sensor."
         ),
         columns=(
             *("cell", "predicted", "measured", "error", "MB sent", "beside the plan", "outside of the model"),
-            *("outside, ms", "CPU, ms", "peak", "memory predicted"),
+            *("outside, ms", "CPU, ms", "peak", "memory predicted", "joules"),
         ),
     )
     for cell in found:
@@ -113,6 +122,7 @@ def resources_table(found: Sequence[Resources]) -> Report:
             f"{1e3 * cell.our_cpu_seconds_per_sample:.1f}" + (f" ({peers})" if peers else ""),
             f"{max(cell.peak_bytes.values()) / 2**20:.0f} MiB",
             f"{min(memory):+.0%} to {max(memory):+.0%}",
+            ", ".join(f"{method} {used:.2f}" for method, used in cell.joules_per_sample.items()),
         ))  # fmt: skip
         report.expect(
             f"{cell.cell}: bytes {cell.bytes_off:+.2%} beside the plan", abs(cell.bytes_off) <= MOST_BYTES_OFF

@@ -69,13 +69,22 @@ def blocks_of(name: str) -> list[nn.Module]:
     raise ValueError(f"no blocks of {name}")
 
 
-def samples(name: str, count: int) -> tuple[Tensor, Tensor]:
-    """`count` samples with their classes, as the jobs make them up."""
+def has_images(name: str) -> bool:
+    """Whether its samples are images, which may lie in memory in two ways."""
+    model = PAPER_MODELS[name]
+    return int(model.item(model.size, torch.Generator()).dim()) == 3
+
+
+def samples(
+    name: str, count: int, *, memory_format: torch.memory_format = torch.contiguous_format
+) -> tuple[Tensor, Tensor]:
+    """`count` samples with their classes, as the jobs make them up. memory_format: of images."""
     model = PAPER_MODELS[name]
     generator = torch.Generator().manual_seed(0)
     items = torch.stack([model.item(model.size, generator) for _ in range(DIFFERENT_ITEMS)])
     places = torch.arange(count)
-    return items[places % DIFFERENT_ITEMS], places % CLASSES
+    inputs = items[places % DIFFERENT_ITEMS]
+    return inputs.contiguous(memory_format=memory_format) if has_images(name) else inputs, places % CLASSES
 
 
 def optimizer(module: nn.Module) -> torch.optim.Optimizer:

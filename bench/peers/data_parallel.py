@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.peers.blocks import optimizer, samples, whole_model
-from bench.peers.rounds import arguments, join, time_rounds
+from bench.peers.rounds import arguments, join, laid_out, memory_format, time_rounds
 
 
 def main() -> None:
@@ -25,11 +25,11 @@ def main() -> None:
     begin_of_mine = sum(shares[: given.rank])
     inputs, targets = (
         each[begin_of_mine : begin_of_mine + shares[given.rank]].clone()
-        for each in samples(given.model, given.mini_batch)
+        for each in samples(given.model, given.mini_batch, memory_format=memory_format(given))
     )
     # Each rank's batch statistics are its own; they are not sent around before every micro-batch.
     model = DistributedDataParallel(
-        whole_model(given.model).train(),
+        laid_out(whole_model(given.model), given),
         broadcast_buffers=False,
         gradient_as_bucket_view=True,
         bucket_cap_mb=given.bucket_mib,

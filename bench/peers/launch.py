@@ -30,7 +30,7 @@ class PeerRun:
     """round_seconds: of the timed rounds, none where it failed. problem: why it did; empty otherwise.
 
     cpu_seconds: of each rank over the timed rounds. peak_bytes: of each rank's resident memory. sent_bytes, received_bytes: by
-    device, over the whole run with its start.
+    device, over the whole run with its start. joules: of the whole machine over the timed rounds; None where no sensor says.
     """
 
     round_seconds: tuple[float, ...] = ()
@@ -38,6 +38,7 @@ class PeerRun:
     cpu_seconds: tuple[float, ...] = ()
     peak_bytes: tuple[int, ...] = ()
     sent_bytes: dict[str, int] = field(default_factory=dict)
+    joules: float | None = None
 
 
 def run_peer(
@@ -60,6 +61,7 @@ def run_peer(
         cpu_seconds=tuple(rank["cpu_seconds"] for rank in told["ranks"]),
         peak_bytes=tuple(int(rank["peak_bytes"]) for rank in told["ranks"]),
         sent_bytes=sent,
+        joules=told["joules"],
     )
 
 

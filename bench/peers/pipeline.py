@@ -7,7 +7,14 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from bench.peers.blocks import blocks_of, optimizer, samples
-from bench.peers.rounds import arguments, join, time_rounds
+from bench.peers.rounds import arguments, join, laid_out, time_rounds
+
+
+class _Contiguous(nn.Module):
+    """gloo sends nothing else."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous()
 
 
 def main() -> None:
@@ -16,7 +23,8 @@ def main() -> None:
     given = parser.parse_args()
     join(given)
     cuts = [int(cut) for cut in given.cuts.split(",")]
-    module = nn.Sequential(*blocks_of(given.model)[cuts[given.rank] : cuts[given.rank + 1]]).train()
+    blocks = blocks_of(given.model)[cuts[given.rank] : cuts[given.rank + 1]]
+    module = laid_out(nn.Sequential(*blocks, _Contiguous()), given)
     step = optimizer(module) if list(module.parameters()) else None
     stage = PipelineStage(module, given.rank, given.world, torch.device("cpu"))
     schedule = Schedule1F1B(stage, n_microbatches=given.mini_batch // given.micro_batch, loss_fn=nn.CrossEntropyLoss())

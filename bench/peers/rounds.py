@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from torch import nn
+
+from bench.energy import joules_between, read_counters
 
 WARM_UP_ROUNDS = 2
 JOIN_SECONDS = 300.0
@@ -23,10 +26,22 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--micro-batch", type=int, required=True, help="samples that are computed at once")
     parser.add_argument("--rounds", type=int, default=10, help="to time, behind two that are not timed")
     parser.add_argument("--seconds", type=float, default=90.0, help="after which no further round begins")
+    parser.add_argument("--channels-last", action="store_true", help="images and convolutions' weights pixel by pixel")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--world", type=int, default=1)
     parser.add_argument("--master", default="", help="host:port of rank 0; none for one device alone")
     return parser
+
+
+def memory_format(given: argparse.Namespace) -> torch.memory_format:
+    """Of weights and of images."""
+    return torch.channels_last if given.channels_last else torch.contiguous_format
+
+
+def laid_out(module: nn.Module, given: argparse.Namespace) -> nn.Module:
+    """For training, with its convolutions' weights as asked."""
+    found: nn.Module = module.train().to(memory_format=memory_format(given))  # type: ignore[call-overload]
+    return found
 
 
 def join(given: argparse.Namespace) -> None:
@@ -43,10 +58,11 @@ def join(given: argparse.Namespace) -> None:
 
 
 def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> None:
-    """Trains rounds at all ranks; rank 0 prints one line of JSON with their seconds, and what each rank used."""
+    """Trains rounds at all ranks; rank 0 prints one line of JSON with their seconds, and what each rank and the machine used."""
     for _ in range(WARM_UP_ROUNDS):
         train_round()
     cpu_before = time.process_time()
+    energy_before = read_counters()
     begin = time.perf_counter()
     seconds: list[float] = []
     go_on = torch.ones(1)
@@ -58,6 +74,7 @@ def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> N
         go_on[0] = len(seconds) < given.rounds and now - begin < given.seconds
         if given.world > 1:
             dist.broadcast(go_on, 0)
+    joules = joules_between(energy_before, read_counters())
     used = {
         "cpu_seconds": time.process_time() - cpu_before,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -67,7 +84,7 @@ def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> N
         ranks = [None] * given.world
         dist.all_gather_object(ranks, used)
     if given.rank == 0:
-        print(json.dumps({"round_seconds": seconds, "ranks": ranks}), flush=True)
+        print(json.dumps({"round_seconds": seconds, "ranks": ranks, "joules": joules}), flush=True)
     if given.world > 1:
         dist.barrier()
         dist.destroy_process_group()

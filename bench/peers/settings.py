@@ -17,13 +17,12 @@ import torch
 
 from bench.measuring import say
 from bench.peers import balance
-from bench.peers.blocks import blocks_of, samples
+from bench.peers.blocks import blocks_of, has_images, samples
 from bench.peers.launch import run_peer
 from bench.testbed.bed import EmulatedLan
 
 MICRO_BATCHES = (8, 16, 32, 64, 128)
 BUCKETS_MIB = (2, 25)
-ALONE_SECONDS = 8.0
 ALONE_SLOWER = 0.95  # larger micro-batches are not tried once one is so much slower than the best
 PIPELINE_MICRO_BATCHES = (16, 32, 64)
 TRIAL_PART = 4  # of the mini-batch, where its size doesn't matter
@@ -36,25 +35,34 @@ Choice = TypeVar("Choice")
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """script: a module of this package. devices: in the order of ranks. options: the script's own, beside the common ones."""
+    """script: a module of this package. devices: in the order of ranks. options: the script's own, beside the common ones.
+
+    channels_last: how images lie in memory.
+    """
 
     script: str
     devices: list[str]
     micro_batch: int
     options: dict[str, str] = field(default_factory=dict)
+    channels_last: bool = False
 
     def words(self, model: str, mini_batch: int, *, rounds: int, seconds: float) -> list[str]:
         """The script's command line, but for ranks."""
         words = ["--model", model, "--mini-batch", mini_batch, "--micro-batch", self.micro_batch]
-        words += ["--rounds", rounds, "--seconds", seconds]
+        words += ["--rounds", rounds, "--seconds", seconds, *(["--channels-last"] if self.channels_last else [])]
         return [*map(str, words), *(word for name, value in self.options.items() for word in (f"--{name}", value))]
 
 
-def alone(bed: EmulatedLan, device: str, model: str, *, folder: Path) -> dict[str, float]:
-    """What one device does by itself: samples_per_second at its best micro_batch, a step after each."""
+def alone(bed: EmulatedLan, device: str, model: str, *, folder: Path, seconds: float) -> dict[str, float]:
+    """What one device does by itself: samples_per_second at its best micro_batch, a step after each; `seconds` of each setting.
+
+    plain_samples_per_second: with images as PyTorch has them when nobody asks for anything else; channels_last: 1 where they are
+    better off otherwise.
+    """
     best: dict[str, float] = {"samples_per_second": 0.0}
     for micro_batch in MICRO_BATCHES:
-        rate = rate_alone(bed, device, model, micro_batch=micro_batch, folder=folder / str(micro_batch))
+        place = folder / str(micro_batch)
+        rate = rate_alone(bed, device, model, micro_batch=micro_batch, folder=place, seconds=seconds)
         if rate is None:
             break
         if rate > best["samples_per_second"]:
@@ -63,13 +71,37 @@ def alone(bed: EmulatedLan, device: str, model: str, *, folder: Path) -> dict[st
             break
     if not best["samples_per_second"]:
         raise RuntimeError(f"{device} can't train {model} by itself")
+    best |= {"plain_samples_per_second": best["samples_per_second"], "channels_last": 0.0}
+    if not has_images(model):
+        return best
+    for micro_batch in (size for size in MICRO_BATCHES if size >= best["micro_batch"] / 2):
+        rate = rate_alone(
+            *(bed, device, model),
+            micro_batch=micro_batch,
+            folder=folder / f"{micro_batch}-channels-last",
+            seconds=seconds,
+            channels_last=True,
+        )
+        if rate is None or rate < ALONE_SLOWER * best["samples_per_second"]:
+            break
+        if rate > best["samples_per_second"]:
+            best |= {"samples_per_second": rate, "micro_batch": micro_batch, "channels_last": 1.0}
     return best
 
 
-def rate_alone(bed: EmulatedLan, device: str, model: str, *, micro_batch: int, folder: Path) -> float | None:
+def rate_alone(
+    bed: EmulatedLan,
+    device: str,
+    model: str,
+    *,
+    micro_batch: int,
+    folder: Path,
+    seconds: float,
+    channels_last: bool = False,
+) -> float | None:
     """Samples per second of one device that trains by itself; None, and why on standard error, where it can't."""
-    settings = PeerSettings("single_device", [device], micro_batch)
-    words = settings.words(model, micro_batch, rounds=1000, seconds=ALONE_SECONDS)
+    settings = PeerSettings("single_device", [device], micro_batch, channels_last=channels_last)
+    words = settings.words(model, micro_batch, rounds=1000, seconds=seconds)
     done = run_peer(bed, settings.script, [device], *words, folder=folder, limit_seconds=_LIMIT_SECONDS)
     if done.problem:
         say(f"{device} alone, {micro_batch} at once: {done.problem}")
@@ -78,15 +110,25 @@ def rate_alone(bed: EmulatedLan, device: str, model: str, *, micro_batch: int, f
 
 
 class PeerTuner:
-    """Tries settings on the testbed. rates: samples per second of each device alone. folder: for the logs of what is tried."""
+    """Tries settings on the testbed. rates: samples per second of each device alone. channels_last: as it was best there.
+    folder: for the logs of what is tried.
+    """
 
     def __init__(
-        self, bed: EmulatedLan, model: str, *, mini_batch: int, rates: Mapping[str, float], folder: Path
+        self,
+        bed: EmulatedLan,
+        model: str,
+        *,
+        mini_batch: int,
+        rates: Mapping[str, float],
+        channels_last: bool,
+        folder: Path,
     ) -> None:
         self._bed = bed
         self._model = model
         self._mini_batch = mini_batch
         self._rates = dict(rates)
+        self._channels_last = channels_last
         self._folder = folder
         self._tried = 0
 
@@ -100,7 +142,7 @@ class PeerTuner:
         def settings(weights: Sequence[float], mini_batch: int, bucket_mib: int) -> PeerSettings:
             shares = balance.shares_by_speed(mini_batch, weights)
             options = {"shares": ",".join(map(str, shares)), "bucket-mib": str(bucket_mib)}
-            return PeerSettings("data_parallel", devices, micro_batch, options)
+            return PeerSettings("data_parallel", devices, micro_batch, options, self._channels_last)
 
         trial, by_speed = self._mini_batch // TRIAL_PART, list(self._rates.values())
         tried = {bucket: self._seconds(settings(by_speed, trial, bucket), trial) for bucket in BUCKETS_MIB}
@@ -133,7 +175,8 @@ class PeerTuner:
             bytes_per_second=bytes_per_second,
         )
         order = [devices[place] for place in cut.devices]
-        return PeerSettings("pipeline", order, micro_batch, {"cuts": ",".join(map(str, cut.cuts))})
+        options = {"cuts": ",".join(map(str, cut.cuts))}
+        return PeerSettings("pipeline", order, micro_batch, options, self._channels_last)
 
     def _seconds(self, settings: PeerSettings, mini_batch: int) -> float:
         """Of a round on trial; infinite where it fails."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from torch import nn
 
 from bench.peers.blocks import optimizer, samples, whole_model
-from bench.peers.rounds import arguments, join, time_rounds
+from bench.peers.rounds import arguments, join, laid_out, memory_format, time_rounds
 
 
 def main() -> None:
     given = arguments(__doc__).parse_args()
     join(given)
-    model = whole_model(given.model).train()
+    model = laid_out(whole_model(given.model), given)
     step = optimizer(model)
     loss_sum = nn.CrossEntropyLoss(reduction="sum")
-    inputs, targets = samples(given.model, given.mini_batch)
+    inputs, targets = samples(given.model, given.mini_batch, memory_format=memory_format(given))
 
     def train_round() -> None:
         step.zero_grad()

@@ -45,7 +45,8 @@ def document(sent_factor: float = 1.0) -> dict[str, Any]:
         "peers": {"DDP": {}},
         "runs": [
             {"method": "edgeswarm", "round_seconds": [2 * seconds, 2 * seconds], "devices": devices},
-            {"method": "DDP", "round_seconds": [9.0], "devices": {"nx-1": {"cpu_seconds": 16.0}}},
+            {"method": "DDP", "round_seconds": [9.0], "devices": {"nx-1": {"cpu_seconds": 16.0}}, "joules": 40.0},
+            {"method": "DDP", "problem": "nano-1 ended with 1"},
         ],
     }
 
@@ -58,6 +59,7 @@ def test_what_a_cell_used() -> None:
     assert found.outside == {"nx-1": pytest.approx(0.02), "nano-1": pytest.approx(0.25)}
     assert found.outside_seconds_per_sample == pytest.approx(1.08 / 16)
     assert found.peer_cpu_seconds_per_sample == {"DDP": pytest.approx(1.0)}
+    assert found.joules_per_sample == {"DDP": pytest.approx(2.5)}
 
 
 def test_what_does_not_hold_is_said() -> None:
