@@ -87,12 +87,13 @@ def planning_instance(
     classes: dict[str, DeviceProfile] = {key: fit.profile for key, fit in fits.items()}
     names = [device.node_id for device in usable]
     network = _network(profiles, names)
-    transient_bytes, workspace_bytes = working_memory(facts.layer_graph, list(seen.values()))
+    slack = heap_slack(facts.layer_graph, list(seen.values()))
+    transient_bytes, workspace_bytes = working_memory(facts.layer_graph, list(seen.values()), slack=slack)
     instance = PlanningInstance(
         model=model_costs(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
-            heap_slack=heap_slack(facts.layer_graph, list(seen.values())),
+            heap_slack=slack,
             transient_bytes=transient_bytes,
             workspace_bytes=workspace_bytes,
             optimizer_state_factor=facts.optimizer_state_factor,

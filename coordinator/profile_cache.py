@@ -26,7 +26,7 @@ from edgeswarm.security.files import make_private_folder, write_atomically
 
 from .process_costs import ProcessCosts
 
-FORMAT = "edgeswarm-profiles/4"
+FORMAT = "edgeswarm-profiles/5"
 FILE_NAME = "profiles.json"
 LINK_AGE_SECONDS = 24 * 3600.0
 
@@ -36,7 +36,7 @@ class Curve:
     """Seconds of one layer forward and backward by batch size, as measured.
 
     asked: the largest batch size that was asked for, in samples. relative_errors: of forward and backward together.
-    peak_bytes: taken beyond parameters and their gradients. These two may be empty: not known.
+    peak_bytes: taken beyond parameters and the sums of their gradients. These two may be empty: not known.
     held_sample_bytes: by which a further micro-batch in flight makes a worker larger, for each sample; 0: not known.
     memory_bytes: what training might use on the device when it was measured; 0: not known.
     """

@@ -2,10 +2,11 @@
 
     growth of stages with micro-batches in flight, by what they save  -->  the heap's slack of their layers
 
-    peaks of a layer at some batch sizes, of each kind of hardware  -->  a line  --+-->  the median of the kinds
-    peaks of whole stages  ----------------------------------------->  x factor  --+
+    peaks of a part of the model in one go, at two batch sizes  -->  fixed + per_sample x samples  -->  of the part
+    peaks of each of its layers alone, at its largest batch     -->  how that is spread over them
 
-A kind with little memory may have measured one or two sizes, which make no line: it is asked only where no other kind knows.
+A layer alone says little of what it holds fixed, since its peaks scatter by more than that; parts in one go scatter little, and
+kinds of hardware agree on them. A kind with little memory may have tried small batches only: those that went further are asked.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from edgeswarm.model.layer_graph import Layer, LayerGraph
+from edgeswarm.model.layer_graph import LayerGraph
 
 from .device_fit import trained_sizes
 from .profile_cache import Curve
 from .stage_checks import CheckedStage
 
-# What the largest layer holds while it computes, times this at most, explains what a whole stage was seen to hold.
+# What is seen of a whole part and what is seen of its layers explain each other within this factor.
 MOST_MEMORY_FACTOR = 3.0
 # Blocks of many sizes come and go in a heap: saved activations take more than their bytes. The least is set from the same few
 # runs as PEER_BYTES in instance.py; what is seen of a few samples says more only where it is more.
 LEAST_HEAP_SLACK, MOST_HEAP_SLACK = 1.05, 2.0
+# Over many rounds the gaps grow; a worker gives back what is beyond its plan (agent/worker/held_memory.py), a little later.
+GROWTH_OVER_ROUNDS = 1.03
+# Of the largest batch that any kind of hardware tried: kinds that came so far are asked.
+_LARGE_PART = 4
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,10 @@ class SeenMemory:
 
 @dataclass(frozen=True)
 class _Line:
-    """fixed + per_sample x samples, in bytes. known: from several sizes, not a guess from one."""
+    """fixed + per_sample x samples, in bytes."""
 
     fixed: float
     per_sample: float
-    known: bool
 
 
 def heap_slack(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[float, ...]:
@@ -60,57 +62,66 @@ def heap_slack(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[fl
     for (first, end), factors in sorted(seen.items(), key=lambda each: each[0][0] - each[0][1]):
         factor = min(MOST_HEAP_SLACK, max(LEAST_HEAP_SLACK, statistics.median(factors)))
         slack[first:end] = [factor] * (end - first)
-    return tuple(slack)
+    return tuple(GROWTH_OVER_ROUNDS * factor for factor in slack)
 
 
-def working_memory(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """By layer: bytes for each sample beyond what it saves, and bytes whatever the batch."""
-    lines = []
+def working_memory(
+    layer_graph: LayerGraph, kinds: Sequence[SeenMemory], *, slack: Sequence[float]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """By layer: bytes for each sample beyond what it saves, and bytes whatever the batch.
+
+    slack: of `heap_slack`, without which what a layer saves is no part of what it takes.
+    """
+    layers = layer_graph.layers
+    saved = [factor * layer.saved_bytes for factor, layer in zip(slack, layers, strict=True)]
+    largest = [float(max(trained_sizes(layer_graph, layer), default=0)) for layer in layers]
+    alone = [
+        _alone([kind.curves[layer.index] for kind in kinds], saved=saved[layer.index], largest=largest[layer.index])
+        for layer in layers
+    ]
+    transient, workspace = list(alone), list(largest)
+    for part, line in _parts(kinds).items():
+        of_part = slice(part.first_layer, part.end_layer)
+        beyond = line.per_sample - sum(saved[of_part])
+        transient[of_part] = _scaled(alone[of_part], beyond, least=0.0)
+        # A gradient is there beside the sum that it is added to, and some layers hold as much again.
+        workspace[of_part] = _scaled(largest[of_part], line.fixed, least=1.0)
+    return tuple(round(GROWTH_OVER_ROUNDS * each) for each in transient), tuple(map(round, workspace))
+
+
+def _alone(curves: Sequence[Curve], *, saved: float, largest: float) -> float:
+    """A layer's bytes for each sample beyond those that it saves: at the largest batch, where noise is least."""
+    seen = [curve for curve in curves if curve.peak_bytes]
+    far = max((curve.batch_sizes[-1] for curve in seen), default=0)
+    found = [
+        max(0.0, (curve.peak_bytes[-1] - largest) / curve.batch_sizes[-1] - saved)
+        for curve in seen
+        if _LARGE_PART * curve.batch_sizes[-1] >= far
+    ]
+    return statistics.median(found) if found else 0.0
+
+
+def _parts(kinds: Sequence[SeenMemory]) -> dict[CheckedStage, _Line]:
+    """Of what was run in one go at two batch sizes or more: the medians of the kinds. What holds others comes first."""
+    seen: dict[CheckedStage, list[_Line]] = {}
     for kind in kinds:
-        alone = [_line(curve, layer_graph, layer) for curve, layer in zip(kind.curves, layer_graph.layers, strict=True)]
-        lines.append(_beyond_what_is_saved(layer_graph.layers, alone, kind.stages))
-    transient, workspace = [], []
-    for of_layer in zip(*lines, strict=True):
-        asked = [line for line in of_layer if line.known] or of_layer
-        transient.append(round(statistics.median(line.per_sample for line in asked)))
-        workspace.append(round(statistics.median(line.fixed for line in asked)))
-    return tuple(transient), tuple(workspace)
+        for stage, curve in kind.stages.items():
+            if len(curve.peak_bytes) > 1:
+                grown = curve.peak_bytes[-1] - curve.peak_bytes[0]
+                per_sample = grown / (curve.batch_sizes[-1] - curve.batch_sizes[0])
+                fixed = curve.peak_bytes[0] - per_sample * curve.batch_sizes[0]
+                seen.setdefault(stage, []).append(_Line(fixed, per_sample))
+    ordered = sorted(seen.items(), key=lambda each: each[0].first_layer - each[0].end_layer)
+    return {
+        stage: _Line(
+            statistics.median(line.fixed for line in lines), statistics.median(line.per_sample for line in lines)
+        )
+        for stage, lines in ordered
+    }
 
 
-def _line(curve: Curve, layer_graph: LayerGraph, layer: Layer) -> _Line:
-    """What a layer was seen to hold, saved activations included: a convolution's weights are held anew in other orders.
-
-    The smallest batch is left out where there are others: it may be served from what the allocator has lying around, and it
-    is the first one, in which the gradients come to be. Where sizes make no line, what is there whatever the batch is taken to be
-    the gradients, which are there twice until they are added up.
-    """
-    if not curve.peak_bytes:
-        return _Line(0.0, 0.0, known=False)
-    sizes, peaks = np.array(curve.batch_sizes[1:], dtype=float), np.array(curve.peak_bytes[1:], dtype=float)
-    if len(sizes) >= 2:
-        per_sample, fixed = np.polyfit(sizes, peaks, 1, w=1.0 / np.maximum(peaks, 1.0))
-        if fixed > 0 and per_sample > 0:
-            return _Line(float(fixed), float(per_sample), known=True)
-    gradients = min(2.0 * sum(trained_sizes(layer_graph, layer)), float(curve.peak_bytes[-1]))
-    return _Line(gradients, (curve.peak_bytes[-1] - gradients) / curve.batch_sizes[-1], known=len(sizes) >= 2)
-
-
-def _beyond_what_is_saved(
-    layers: Sequence[Layer], lines: Sequence[_Line], stages: Mapping[CheckedStage, Curve]
-) -> list[_Line]:
-    """The lines without what layers save, so much higher that no large stage was seen to hold more.
-
-    Small stages say little of it: what the allocator has lying around is much of what they hold.
-    """
-    all_saved = sum(layer.saved_bytes for layer in layers)
-    alone = [max(0.0, line.per_sample - layer.saved_bytes) for layer, line in zip(layers, lines, strict=True)]
-    factor = 1.0
-    for stage, curve in stages.items():
-        most = max(alone[stage.first_layer : stage.end_layer])
-        saved = sum(layer.saved_bytes for layer in layers[stage.first_layer : stage.end_layer])
-        if most > 0 and len(curve.peak_bytes) > 1 and 2 * saved >= all_saved:
-            # The slope, since a stage takes something beside it, whatever the batch.
-            more = (curve.peak_bytes[-1] - curve.peak_bytes[0]) / (curve.batch_sizes[-1] - curve.batch_sizes[0])
-            factor = max(factor, (more - saved) / most)
-    factor = min(factor, MOST_MEMORY_FACTOR)
-    return [_Line(line.fixed, factor * per_sample, line.known) for line, per_sample in zip(lines, alone, strict=True)]
+def _scaled(values: Sequence[float], most: float, *, least: float) -> list[float]:
+    """The same in proportion, the largest one `most`; by a factor from `least` to MOST_MEMORY_FACTOR."""
+    largest = max(values)
+    factor = max(least, min(MOST_MEMORY_FACTOR, most / largest)) if largest > 0 else 1.0
+    return [factor * value for value in values]

@@ -7,12 +7,16 @@ forward   forward   forward        each keeps what its backward will need
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from edgeswarm.model.probe import random_inputs, random_tensors
+import torch
+from torch.autograd.graph import GradientEdge
+
+from edgeswarm.model.probe import random_inputs_for, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 
+from ..worker.backward import edges_of
 from ..worker.memory import anonymous_bytes, map_gradients_of
 from .layer_timing import Timing, free_memory, is_out_of_memory
 
@@ -35,15 +39,14 @@ def held_sample_bytes(
     if not fitting:
         return 0.0
     batch_size = next((timing for timing in fitting if timing.peak_bytes >= ENOUGH_BYTES), fitting[-1]).batch_size
-    module = StageModule(stage_graph, random_tensors(stage_graph, seed=_SEED, device="cpu"), "cpu")
+    module = StageModule(stage_graph, random_tensors(stage_graph, seed=_SEED), fast_layout=True)
     map_gradients_of(module.parameters.values())
     held = []
-    sizes = []
+    sizes: list[int] = []
     try:
         for index in range(IN_FLIGHT):
             check_halt()
-            inputs = random_inputs(module.graph, batch_size, seed=index, device=module.device)
-            held.append((inputs, module.forward(batch_size, inputs, draw=None)))
+            held.append(_forward(module, batch_size, seed=index))
             sizes.append(anonymous_bytes())
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
@@ -51,7 +54,16 @@ def held_sample_bytes(
         return 0.0
     finally:
         module.take_batch_statistics()
-        del held, module
+        held.clear()
+        del module
         free_memory("cpu")
     grown = sizes[-1] - sizes[0]  # the first one also takes what all of them need for a moment
     return grown / (IN_FLIGHT - 1) / batch_size if grown >= LEAST_GROWTH_BYTES else 0.0
+
+
+def _forward(
+    module: StageModule, batch_size: int, *, seed: int
+) -> tuple[Sequence[torch.Tensor], Sequence[GradientEdge | None]]:
+    """What a worker keeps of it."""
+    inputs = random_inputs_for(module, batch_size, seed=seed)
+    return inputs, edges_of(module.forward(batch_size, inputs, draw=None))

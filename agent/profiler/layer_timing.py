@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from edgeswarm.model.probe import random_inputs, random_tensors
+from edgeswarm.model.probe import random_inputs_for, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 
@@ -44,7 +44,7 @@ _SEED = 0
 class Timing:
     """Seconds of one forward and one backward of a layer at a batch size, as long as they take in the long run.
 
-    relative_error: of their sum, estimated from the repeats. peak_bytes: taken beyond the layer's parameters.
+    relative_error: of their sum, estimated from the repeats. peak_bytes: taken beyond parameters and the sums of their gradients.
     """
 
     batch_size: int
@@ -88,10 +88,14 @@ def time_layer(
     stretch = Stretch() if stretch is None else stretch
     candidates = list(batch_sizes)
     timings: dict[int, Timing] = {}
-    module = StageModule(stage_graph, random_tensors(stage_graph, seed=_SEED, device=accelerator), accelerator)
+    tensors = random_tensors(stage_graph, seed=_SEED, device=accelerator)
+    module = StageModule(stage_graph, tensors, accelerator, fast_layout=True)
     map_gradients_of(module.parameters.values())
     try:
-        limits = _Limits(longest_seconds / slow_down, memory_budget, gradient_bytes=_gradient_bytes(module))
+        if not _make_gradients(module):
+            return []
+        sizes = [p.numel() * p.element_size() for p in module.parameters.values() if p.requires_grad]
+        limits = _Limits(longest_seconds / slow_down, memory_budget - sum(sizes), gradient_bytes=max(sizes, default=0))
         while (batch_size := _affordable(timings, candidates, limits)) is not None:
             try:
                 timing = _time_batch(module, batch_size, stretch=stretch, check_halt=check_halt)
@@ -109,19 +113,31 @@ def time_layer(
     return [_slowed(timings[size], slow_down) for size in sorted(timings)]
 
 
+def _make_gradients(module: StageModule) -> bool:
+    """Their sums are there from the beginning, as in a round: the first batch takes no more. False: no memory for them."""
+    try:
+        for parameter in module.parameters.values():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter).fill_(
+                    0.0
+                )  # filled: zeros alone are there once they are touched
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class _Limits:
-    """longest_seconds, memory_budget: see `time_layer`. gradient_bytes: what a backward holds whatever the batch."""
+    """longest_seconds: see `time_layer`. memory_budget: bytes beyond parameters and the sums of their gradients.
+
+    gradient_bytes: of the largest gradient, which a backward makes beside its sum, whatever the batch.
+    """
 
     longest_seconds: float
     memory_budget: int
     gradient_bytes: int
-
-
-def _gradient_bytes(module: StageModule) -> int:
-    """Of all parameters, and of the largest one twice: what a backward makes is there beside the sum that it is added to."""
-    sizes = [p.numel() * p.element_size() for p in module.parameters.values() if p.requires_grad]
-    return sum(sizes) + max(sizes, default=0)
 
 
 def _affordable(timings: dict[int, Timing], candidates: Sequence[int], limits: _Limits) -> int | None:
@@ -185,7 +201,7 @@ def free_memory(accelerator: str) -> None:
 def _time_batch(module: StageModule, batch_size: int, *, stretch: Stretch, check_halt: Callable[[], None]) -> Timing:
     """The timing, not slowed down."""
     memory = _PeakMemory(module.device)
-    inputs = random_inputs(module.graph, batch_size, seed=_SEED, device=module.device)
+    inputs = random_inputs_for(module, batch_size, seed=_SEED)
     warm_up = _time_pair(module, batch_size, inputs)
     pairs: list[_Pair] = []
     computed = 0.0

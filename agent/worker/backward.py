@@ -11,18 +11,29 @@ from collections.abc import Sequence
 
 import torch
 from torch.autograd import Variable
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 
-def run_backward(outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+def edges_of(outputs: Sequence[torch.Tensor]) -> list[GradientEdge | None]:
+    """The outputs' places in the graph, which are all that their backward needs; None where nothing is trained before them.
+
+    A tensor would be held with its values until then, by every micro-batch in flight.
+    """
+    return [get_gradient_edge(output) if output.requires_grad else None for output in outputs]
+
+
+def run_backward(outputs: Sequence[torch.Tensor | GradientEdge], gradients: Sequence[torch.Tensor | None]) -> None:
     """Adds the gradients of what the outputs were computed from to its leaves.
 
-    gradients: of each output in its shape; None for a single number whose gradient is 1. Raises RuntimeError.
+    gradients: of each output in its shape; None for a tensor of a single number whose gradient is 1. Raises RuntimeError.
     """
-    given = tuple(
-        torch.ones_like(output) if gradient is None else gradient
-        for output, gradient in zip(outputs, gradients, strict=True)
-    )
+    given = []
+    for output, gradient in zip(outputs, gradients, strict=True):
+        if gradient is None:
+            assert isinstance(output, torch.Tensor)
+            gradient = torch.ones_like(output)
+        given.append(gradient)
     keep_graph = create_graph = False
     Variable._execution_engine.run_backward(
-        tuple(outputs), given, keep_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True
+        tuple(outputs), tuple(given), keep_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True
     )

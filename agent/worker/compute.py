@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.draws import DrawKey
@@ -21,7 +22,7 @@ from edgeswarm.model.structure import unflatten
 from edgeswarm.routes import Routes
 from edgeswarm.schedule.policy import Action, ActionKind
 
-from .backward import run_backward
+from .backward import edges_of, run_backward
 from .epoch_context import EpochContext
 from .exchange import StageExchange
 from .feed import Batch, SampleFeed
@@ -42,10 +43,10 @@ class LossTotals:
 
 @dataclass
 class _InFlight:
-    """What waits between a micro-batch's forward and its backward."""
+    """What waits between a micro-batch's forward and its backward. outputs: None where nothing is trained before one."""
 
     inputs: Sequence[torch.Tensor]
-    outputs: Sequence[torch.Tensor]
+    outputs: Sequence[GradientEdge | None]
     loss: torch.Tensor | None = None
 
 
@@ -90,7 +91,7 @@ class StageCompute:
             with self.shared.stretched():
                 draw = DrawKey(self.shared.seed, self._round, micro_batch, interval.first, interval.end)
                 outputs = self.module.forward(interval.size, inputs, draw=draw, check_halt=self.shared.switch.check)
-                held = _InFlight(inputs, outputs)
+                held = _InFlight(inputs, edges_of(outputs))
                 if self.routes.is_last:
                     held.loss = self._loss(outputs, samples, interval.size)
         self._in_flight[micro_batch] = held
@@ -104,7 +105,7 @@ class StageCompute:
                 batch = self.feed.get(self._round, micro_batch)
         if self.routes.is_first:
             return stage_inputs(self.module, batch), batch
-        inputs = self.exchange.take_inputs(micro_batch)
+        inputs = self.module.arranged(self.exchange.take_inputs(micro_batch))
         for tensor, value in zip(inputs, self.module.graph.inputs, strict=True):
             tensor.requires_grad_(value.requires_grad)
         return inputs, batch
@@ -137,7 +138,7 @@ class StageCompute:
 
     def _backward(self, micro_batch: int) -> None:
         held = self._in_flight.pop(micro_batch)
-        roots: list[torch.Tensor] = []
+        roots: list[torch.Tensor | GradientEdge] = []
         gradients: list[torch.Tensor | None] = []
         if self.routes.is_last:
             assert held.loss is not None
@@ -145,8 +146,8 @@ class StageCompute:
                 roots, gradients = [held.loss], [None]
         else:
             for index, gradient in self.exchange.take_gradients(micro_batch).items():
-                if held.outputs[index].requires_grad:
-                    roots.append(held.outputs[index])
+                if (output := held.outputs[index]) is not None:
+                    roots.append(output)
                     gradients.append(gradient)
         with self.shared.clock.part(BACKWARD):
             self.shared.progress.set(f"backward of micro-batch {micro_batch}")

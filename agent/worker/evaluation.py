@@ -46,7 +46,7 @@ Metric = Callable[[Any, Any], Any]
 def evaluation_module(graph: StageGraph, training: StageModule, fetched: Mapping[str, torch.Tensor]) -> StageModule:
     """The stage in evaluation mode over the very tensors of the training one; what that lacks is taken from `fetched`."""
     own = {**training.constants, **training.buffers, **training.parameters}
-    return StageModule(graph, {**fetched, **own}, device=training.device)
+    return StageModule(graph, {**fetched, **own}, device=training.device, fast_layout=True)
 
 
 @dataclasses.dataclass
@@ -169,7 +169,7 @@ class StageEvaluation:
             batch = self._feed.get(self._round, micro_batch)
         if self._routes.is_first:
             return stage_inputs(self.module, batch), batch
-        return self._exchange.take_inputs(micro_batch), batch
+        return self.module.arranged(self._exchange.take_inputs(micro_batch)), batch
 
     def _measure(self, outputs: Sequence[torch.Tensor], samples: Batch, *, rows: int) -> None:
         output = unflatten(self.module.graph.output_structure, outputs)

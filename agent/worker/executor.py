@@ -18,6 +18,7 @@ from edgeswarm.wire.v1 import agent_pb2
 
 from .all_reduce import ReplicaGroup
 from .compute import StageCompute
+from .excess_memory import ExcessMemory
 from .gradients import GradientBuckets, OverlappedReducer
 from .memory import peak_anonymous_bytes
 from .step import StageConversation, StageOptimizer, Totals
@@ -30,7 +31,8 @@ class StageExecutor:
     """Runs rounds of one stage's replica. Nothing here knows which schedule it is.
 
     loss_counts: the loss returns (sum, count), so that the count has to be learned from the last stage.
-    fetched_sample_bytes: of training samples, from the data service, since the epoch began.
+    fetched_sample_bytes: of training samples, from the data service, since the epoch began. expected_memory_bytes: of this
+    worker at its peak, as the plan has it; None where it says nothing.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class StageExecutor:
         order: SampleOrder,
         loss_counts: bool,
         fetched_sample_bytes: Callable[[], int] = lambda: 0,
+        expected_memory_bytes: int | None = None,
     ) -> None:
         self._module = module
         self._compute = compute
@@ -73,6 +76,7 @@ class StageExecutor:
         self._clock = self._shared.clock
         self._fetched_sample_bytes = fetched_sample_bytes
         self._bytes_before = (0, 0, 0)
+        self.excess_memory = ExcessMemory(expected_memory_bytes)
 
     def close(self) -> None:
         self._reducer.close()
@@ -188,7 +192,9 @@ def run_rounds(
 ) -> None:
     """Runs rounds first_round <= r < end_round and reports each. Raises what ended the epoch."""
     for round_number in range(first_round, end_round):
-        finished(executor.run_round(round_number))
+        report = executor.run_round(round_number)
+        finished(report)
+        executor.excess_memory.after_round(report.peak_memory_bytes)
 
 
 def _cpu_seconds() -> float:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.model.probe import random_inputs
+from edgeswarm.model.probe import random_inputs_for
 from edgeswarm.model.stage import StageModule
 
-from .backward import run_backward
+from .backward import edges_of, run_backward
 from .memory import peak_anonymous_bytes, reset_peak
 
 
@@ -26,15 +27,19 @@ def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, ch
     reset_peak()
     graph = module.graph
     try:
-        held: list[tuple[torch.Tensor, ...]] = []
+        held: list[list[tuple[GradientEdge, torch.Size, torch.dtype]]] = []
         for index in range(in_flight):
-            inputs = random_inputs(graph, batch, seed=index, device=module.device)
-            held.append(module.forward(batch, inputs, draw=None, check_halt=check_halt))
+            inputs = random_inputs_for(module, batch, seed=index)
+            outputs = module.forward(batch, inputs, draw=None, check_halt=check_halt)
+            edges = zip(edges_of(outputs), outputs, strict=True)
+            held.append([(edge, output.shape, output.dtype) for edge, output in edges if edge is not None])
+            del inputs, outputs, edges
         while held:
-            outputs = [tensor for tensor in held.pop() if tensor.requires_grad]
+            roots = held.pop()
             check_halt()
-            if outputs:
-                run_backward(outputs, [torch.zeros_like(tensor) for tensor in outputs])
+            if roots:
+                zeros = [torch.zeros(shape, dtype=dtype, device=module.device) for _, shape, dtype in roots]
+                run_backward([edge for edge, _, _ in roots], zeros)
     except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise

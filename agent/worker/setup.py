@@ -113,7 +113,7 @@ class StageEpoch:
             )
             self.switch.check()
         with self._timed("build stage"):
-            module = StageModule(graph, tensors_of(states), device=context.accelerator)
+            module = StageModule(graph, tensors_of(states), device=context.accelerator, fast_layout=True)
             map_gradients_of(module.parameters.values())
         fetch_peak_memory_bytes = peak_anonymous_bytes()
         self.parameter_bytes = sum(p.numel() * p.element_size() for p in module.parameters.values())
@@ -164,6 +164,7 @@ class StageEpoch:
                 order=order,
                 loss_counts=settings.loss_counts,
                 fetched_sample_bytes=_fetched_bytes_of(source),
+                expected_memory_bytes=plan.predicted.memory_bytes.get(context.device) if plan.predicted else None,
             )
             self._stack.callback(self._executor.close)
             load_optimizer_state(self._executor.optimizer, module, states)

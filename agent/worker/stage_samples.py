@@ -59,7 +59,7 @@ def _requests_of_round(routes: Routes, indices: Sequence[int], round_number: int
 def stage_inputs(module: StageModule, batch: Batch) -> list[torch.Tensor]:
     """The first stage's inputs, on its device."""
     tensors = flatten(module.graph.input_structure, model_arguments(batch.inputs))
-    return [tensor.to(module.device) for tensor in tensors]
+    return module.arranged([tensor.to(module.device) for tensor in tensors])
 
 
 def to_device(value: Any, device: torch.device) -> Any:

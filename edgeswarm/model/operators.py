@@ -111,6 +111,9 @@ _PYTHON_OPERATORS = _words("add sub mul floordiv mod neg truediv pow getitem eq 
 _MATH_FUNCTIONS = _words("ceil floor sqrt trunc")
 _TORCH_SYMBOLIC = _words("sym_float sym_int sym_ite sym_max sym_min sym_not")
 
+#: What may share the memory of its first argument, among others.
+SHAPE_PACKETS = _words(_SHAPE)
+
 _RANDOM_PACKETS = _words(_RANDOM)
 #: Position and name of the argument that must be above zero for an operation to draw, where it may also not draw.
 _DRAWS_IF_POSITIVE = {

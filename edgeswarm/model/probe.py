@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .stage import StageModule
 from .stage_graph import StageGraph
 from .values import LiveValue, TensorSpec
 
@@ -29,6 +30,15 @@ def random_inputs(
     generator = torch.Generator().manual_seed(seed)
     return [
         _input(value, batch, generator).to(device).requires_grad_(value.requires_grad) for value in stage_graph.inputs
+    ]
+
+
+def random_inputs_for(module: StageModule, batch: int, *, seed: int) -> list[torch.Tensor]:
+    """The same where the stage computes, as it wants them to lie in memory."""
+    drawn = random_inputs(module.graph, batch, seed=seed, device=module.device)
+    inputs = module.arranged([tensor.detach() for tensor in drawn])
+    return [
+        tensor.requires_grad_(value.requires_grad) for tensor, value in zip(inputs, module.graph.inputs, strict=True)
     ]
 
 

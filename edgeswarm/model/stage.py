@@ -21,6 +21,7 @@ from torch import fx
 
 from .batch_norm import BatchStatistics
 from .draws import TURNS, DrawKey
+from .memory_layout import arranged, resolve_for_any_layout, wants_channels_last
 from .node import Node, map_argument
 from .operators import resolve
 from .stage_graph import StageGraph
@@ -52,21 +53,30 @@ class StageModule:
     """One stage over its tensors.
 
     tensors: what the graph lists, by original name; a tensor that is on `device` already is used as it is, not copied.
-    parameters, buffers, constants: by original name. Frozen parameters stay frozen.
+    parameters, buffers, constants: by original name. Frozen parameters stay frozen. fast_layout: images lie in memory as this
+    device computes fastest (memory_layout.py), which rounds otherwise; without it as in the whole model.
     Raises GRAPH_REFUSED for an operation that this torch lacks, ValueError for tensors that don't fit the graph.
     """
 
     def __init__(
-        self, stage_graph: StageGraph, tensors: Mapping[str, torch.Tensor], device: torch.device | str = "cpu"
+        self,
+        stage_graph: StageGraph,
+        tensors: Mapping[str, torch.Tensor],
+        device: torch.device | str = "cpu",
+        *,
+        fast_layout: bool = False,
     ) -> None:
         self.graph = stage_graph
         self.device = torch.device(device)
+        self._is_channels_last = fast_layout and wants_channels_last(stage_graph, self.device)
         self.parameters: dict[str, torch.nn.Parameter] = {}
         self.buffers: dict[str, torch.Tensor] = {}
         self.constants: dict[str, torch.Tensor] = {}
         for spec in stage_graph.tensors:
             tensor = _checked(spec, tensors).to(self.device)
             if spec.kind == "parameter":
+                if self._is_channels_last and (laid := arranged(tensor)) is not tensor:
+                    tensor = laid.detach()
                 kept = isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad == spec.trainable
                 self.parameters[spec.name] = (
                     tensor if kept else torch.nn.Parameter(tensor.detach(), requires_grad=spec.trainable)  # type: ignore[assignment]
@@ -75,7 +85,9 @@ class StageModule:
                 held = self.buffers if spec.kind == "buffer" else self.constants
                 held[spec.name] = tensor.detach()
         self._statistics: list[BatchStatistics] = []
-        self._programs = _compile(stage_graph, self.device)
+        self._programs = _compile(
+            stage_graph, self.device, resolve_for_any_layout if self._is_channels_last else resolve
+        )
 
     def named_parameters_in_order(self) -> list[tuple[str, torch.nn.Parameter]]:
         """(original name, parameter) of all that the stage holds, in the model's order."""
@@ -87,6 +99,10 @@ class StageModule:
             if name in held:
                 return held[name]
         raise KeyError(name)
+
+    def arranged(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The inputs as they had best lie in memory: before `forward`, and before they become leaves that want a gradient."""
+        return [arranged(tensor) for tensor in inputs] if self._is_channels_last else list(inputs)
 
     def forward(
         self,
@@ -181,7 +197,9 @@ def _checked(spec: TensorSpec, tensors: Mapping[str, torch.Tensor]) -> torch.Ten
     return tensor
 
 
-def _compile(graph: StageGraph, device: torch.device) -> list[_LayerProgram]:
+def _compile(
+    graph: StageGraph, device: torch.device, resolve_op: Callable[[str], Callable[..., Any]]
+) -> list[_LayerProgram]:
     layers: dict[int, list[Node]] = {index: [] for index in range(graph.first_layer, graph.end_layer)}
     for node in graph.nodes:
         assert node.layer is not None
@@ -192,7 +210,7 @@ def _compile(graph: StageGraph, device: torch.device) -> list[_LayerProgram]:
     alive = {value.name for value in graph.inputs}
     programs = []
     for index, nodes in layers.items():
-        program = _compile_layer(index, nodes, last_use, scratch, device)
+        program = _compile_layer(index, nodes, last_use, scratch, device=device, resolve_op=resolve_op)
         alive.update(program.makes)
         forgets = tuple(sorted(name for name in alive if last_use.get(name, -1) <= index))
         alive.difference_update(forgets)
@@ -201,7 +219,13 @@ def _compile(graph: StageGraph, device: torch.device) -> list[_LayerProgram]:
 
 
 def _compile_layer(
-    index: int, nodes: list[Node], last_use: Mapping[str, int], scratch: set[str], device: torch.device
+    index: int,
+    nodes: list[Node],
+    last_use: Mapping[str, int],
+    scratch: set[str],
+    *,
+    device: torch.device,
+    resolve_op: Callable[[str], Callable[..., Any]],
 ) -> _LayerProgram:
     graph = fx.Graph()
     made = {node.name for node in nodes}
@@ -245,7 +269,7 @@ def _compile_layer(
             before, after = map_argument(node.args[:3], place), map_argument(node.args[7:], place)
             args = [*before, held[node.name, 0], held[node.name, 1], True, 1.0, *after]
         kwargs = {key: map_argument(value, place) for key, value in node.kwargs.items()}
-        values[node.name] = graph.create_node("call_function", resolve(node.op), tuple(args), kwargs, name=node.name)
+        values[node.name] = graph.create_node("call_function", resolve_op(node.op), tuple(args), kwargs, name=node.name)
     makes = tuple(node.name for node in nodes if last_use.get(node.name, -1) > index)
     graph.output(tuple(values[name] for name in makes))
     run = fx.GraphModule(torch.nn.Module(), graph).forward

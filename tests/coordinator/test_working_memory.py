@@ -7,6 +7,7 @@ import pytest
 from edgeswarm_coordinator.profile_cache import Curve
 from edgeswarm_coordinator.stage_checks import CheckedStage
 from edgeswarm_coordinator.working_memory import (
+    GROWTH_OVER_ROUNDS,
     LEAST_HEAP_SLACK,
     MOST_HEAP_SLACK,
     SeenMemory,
@@ -18,46 +19,74 @@ from .small_graphs import small_graph
 
 GRAPH = small_graph([["a"], ["b", "frozen"], ["c"]])  # 32 bytes a tensor, 64 bytes saved for a sample
 WHOLE = CheckedStage(0, 3, (4, 32))
+NO_SLACK = (1.0,) * 3
+LARGEST = 32.0  # bytes of a layer's largest gradient
 
 
-def seen(*peaks: int, sizes: tuple[int, ...] = (1, 2, 8, 16)) -> Curve:
-    times = (1.0,) * len(sizes)
-    return Curve(sizes, times, times, 16, peak_bytes=peaks)
+def alone(*, at_once: int, per_sample: float, fixed: float = LARGEST) -> Curve:
+    """Of a layer; what small batches say of it is noise."""
+    sizes = (1, at_once) if at_once > 1 else (1,)
+    peaks = (9999, round(fixed + per_sample * at_once))[-len(sizes) :]
+    return Curve(sizes, (1.0,) * len(sizes), (1.0,) * len(sizes), 256, peak_bytes=peaks)
 
 
-def line(fixed: int, per_sample: int) -> Curve:
-    return seen(*(fixed + per_sample * size for size in (1, 2, 8, 16)))
+def in_one_go(*, fixed: int, per_sample: int) -> Curve:
+    return Curve((4, 32), (1.0, 2.0), (1.0, 2.0), 32, peak_bytes=(fixed + 4 * per_sample, fixed + 32 * per_sample))
 
 
-def test_it_is_what_a_layer_holds_beyond_what_it_saves() -> None:
-    curves = [line(1000, 64), line(500, 164), line(70, 50)]
-    assert working_memory(GRAPH, [SeenMemory(curves, {})]) == ((0, 100, 0), (1000, 500, 70))
-    # The whole saves 192 bytes a sample and was seen to hold 342, and 5000 whatever the batch: 1.5 times as much.
-    whole = Curve((4, 32), (1.0, 2.0), (1.0, 2.0), 256, peak_bytes=(5000 + 4 * 342, 5000 + 32 * 342))
-    assert working_memory(GRAPH, [SeenMemory(curves, {WHOLE: whole})])[0] == (0, 150, 0)
+def beyond(bytes_: float) -> int:
+    """As it is over many rounds."""
+    return round(GROWTH_OVER_ROUNDS * bytes_)
 
 
-def test_the_smallest_batch_is_no_part_of_a_line() -> None:
-    curves = [seen(9000, 1000 + 2 * 80, 1000 + 8 * 80, 1000 + 16 * 80)] * 3
-    assert working_memory(GRAPH, [SeenMemory(curves, {})]) == ((16,) * 3, (1000,) * 3)
+def test_layers_alone_say_what_they_take_beyond_what_they_save() -> None:
+    """64 bytes of each, times the slack; and whatever the batch as much as the largest gradient."""
+    curves = [alone(at_once=64, per_sample=size) for size in (100, 164, 50)]
+    transient, workspace = working_memory(GRAPH, [SeenMemory(curves, {})], slack=(1.0, 1.5, 1.0))
+    assert transient == (beyond(36), beyond(164 - 96), 0)
+    assert workspace == (LARGEST,) * 3
 
 
-def test_where_sizes_make_no_line_the_gradients_are_there_whatever_the_batch() -> None:
-    # A gradient of 32 bytes is there twice: 64 of the 1664 and of the 464 bytes are no sample's.
-    two = seen(800, 1664, sizes=(1, 16))
-    falling = seen(9000, 700, 464, sizes=(1, 2, 4))
-    one = seen(30, sizes=(1,))
-    assert working_memory(GRAPH, [SeenMemory([two, falling, one], {})]) == ((100 - 64, 100 - 64, 0), (64, 64, 30))
+def test_a_part_in_one_go_says_how_much_it_is_in_all() -> None:
+    curves = [alone(at_once=64, per_sample=size) for size in (94, 124, 64)]
+    first = CheckedStage(0, 2, (4, 32))
+    # The two layers save 128 bytes a sample and were seen to take 218 in one go: 90 more, where the larger one alone took 60.
+    parts = {first: in_one_go(fixed=80, per_sample=218)}
+    transient, workspace = working_memory(GRAPH, [SeenMemory(curves, parts)], slack=NO_SLACK)
+    assert transient == (beyond(45), beyond(90), 0)
+    assert workspace == (80, 80, LARGEST)
 
 
-def test_a_kind_that_measured_one_size_is_asked_where_no_other_knows() -> None:
-    """A table of words: its dense gradient is there at one sample already, and is no sample's."""
-    large = SeenMemory([line(120_000, 70), line(0, 64), seen(640, sizes=(1,))], {})
-    small = SeenMemory([seen(118_000, sizes=(1,)), line(10, 80), seen(164, sizes=(1,))], {})
-    transient, workspace = working_memory(GRAPH, [large, small])
-    # Elsewhere the median of the two counts.
-    assert transient == (6, (0 + 16) / 2, (640 - 64 - 64 + 164 - 64 - 64) / 2)
-    assert workspace == (120_000, (0 + 10) / 2, 64)
+def test_of_several_kinds_the_median_counts_and_a_smaller_part_says_more() -> None:
+    curves = [alone(at_once=64, per_sample=164)] * 3
+    first = CheckedStage(0, 2, (4, 32))
+    whole = in_one_go(fixed=48, per_sample=192 + 50)
+    kinds = [
+        SeenMemory(curves, {first: in_one_go(fixed=fixed, per_sample=128 + more), WHOLE: whole})
+        for fixed, more in ((30, 10), (40, 80), (900, 120))
+    ]  # fmt: skip
+    transient, workspace = working_memory(GRAPH, kinds, slack=NO_SLACK)
+    assert transient == (beyond(80), beyond(80), beyond(50))
+    assert workspace == (40, 40, 48)
+
+
+def test_what_contradicts_the_layers_is_not_followed_far() -> None:
+    curves = [alone(at_once=64, per_sample=164)] * 3
+    huge = SeenMemory(curves, {WHOLE: in_one_go(fixed=10**6, per_sample=10**6)})
+    none = SeenMemory(curves, {WHOLE: in_one_go(fixed=-500, per_sample=100)})
+    assert working_memory(GRAPH, [huge], slack=NO_SLACK) == ((beyond(300),) * 3, (96,) * 3)
+    assert working_memory(GRAPH, [none], slack=NO_SLACK) == ((0,) * 3, (32,) * 3)
+
+
+def test_kinds_that_measured_small_batches_alone_are_not_asked() -> None:
+    large = [alone(at_once=64, per_sample=104)] * 3
+    small = [alone(at_once=1, per_sample=9000)] * 3
+    found = [working_memory(GRAPH, kinds, slack=NO_SLACK) for kinds in (
+        [SeenMemory(large, {})], [SeenMemory(large, {}), SeenMemory(small, {}), SeenMemory(small, {})]
+    )]  # fmt: skip
+    assert found[0] == found[1]
+    unknown = [Curve((1,), (1.0,), (1.0,), 256)] * 3
+    assert working_memory(GRAPH, [SeenMemory(unknown, {})], slack=NO_SLACK) == ((0,) * 3, (32,) * 3)
 
 
 def held(sample_bytes: float) -> Curve:
@@ -68,11 +97,11 @@ def test_activations_take_what_stages_in_flight_were_seen_to_take() -> None:
     # The layers save 64 bytes a sample each: 128 in the first two, 192 in all.
     whole, first = CheckedStage(0, 3, (4,)), CheckedStage(0, 2, (4,))
     kinds = [SeenMemory([], {whole: held(1.2 * 192), first: held(factor * 128)}) for factor in (1.1, 1.4, 1.5)]
-    assert heap_slack(GRAPH, kinds) == pytest.approx((1.4, 1.4, 1.2))
+    assert heap_slack(GRAPH, kinds) == pytest.approx([GROWTH_OVER_ROUNDS * factor for factor in (1.4, 1.4, 1.2)])
 
 
 def test_little_slack_and_very_much_are_not_believed() -> None:
-    assert heap_slack(GRAPH, []) == (LEAST_HEAP_SLACK,) * 3
+    assert heap_slack(GRAPH, []) == (GROWTH_OVER_ROUNDS * LEAST_HEAP_SLACK,) * 3
     for seen_bytes, slack in ((0.0, LEAST_HEAP_SLACK), (0.9 * 192, LEAST_HEAP_SLACK), (9 * 192, MOST_HEAP_SLACK)):
         kinds = [SeenMemory([], {CheckedStage(0, 3, (4,)): held(seen_bytes)})]
-        assert heap_slack(GRAPH, kinds) == (slack,) * 3
+        assert heap_slack(GRAPH, kinds) == (GROWTH_OVER_ROUNDS * slack,) * 3
