@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
@@ -10,11 +12,22 @@ from bench.peers.blocks import blocks_of, optimizer, samples
 from bench.peers.rounds import arguments, join, laid_out, time_rounds
 
 
+class _BothWays(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.contiguous()
+
+
 class _Contiguous(nn.Module):
-    """gloo sends nothing else."""
+    """Activations and gradients: gloo sends nothing else."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.contiguous()
+        found: torch.Tensor = _BothWays.apply(x) if x.is_floating_point() else x  # type: ignore[no-untyped-call]
+        return found
 
 
 def main() -> None:
@@ -24,7 +37,7 @@ def main() -> None:
     join(given)
     cuts = [int(cut) for cut in given.cuts.split(",")]
     blocks = blocks_of(given.model)[cuts[given.rank] : cuts[given.rank + 1]]
-    module = laid_out(nn.Sequential(*blocks, _Contiguous()), given)
+    module = laid_out(nn.Sequential(_Contiguous(), *blocks, _Contiguous()), given)
     step = optimizer(module) if list(module.parameters()) else None
     stage = PipelineStage(module, given.rank, given.world, torch.device("cpu"))
     schedule = Schedule1F1B(stage, n_microbatches=given.mini_batch // given.micro_batch, loss_fn=nn.CrossEntropyLoss())
