@@ -35,11 +35,12 @@ from tests.e2e.small_job import ADAMW, SGD, SmallJob
 DEVICE = "one"
 LEAST_RATIO = 0.95
 
-# A worker sets glibc's allocator so that big tensors keep their pages; with that the plain loop is quicker, too.
+# A worker sets glibc's allocator so that big tensors keep their pages, and lets images lie channels last; with that the plain
+# loop is quicker, too.
 PLAIN = "plain loop"
-PLAIN_LOOPS: dict[str, dict[str, str]] = {
-    PLAIN: {},
-    "plain loop with the worker's allocator": ALLOCATOR_ENVIRONMENT,
+PLAIN_LOOPS: dict[str, tuple[Mapping[str, str], tuple[str, ...]]] = {
+    PLAIN: ({}, ()),
+    "plain loop with what a worker does": (ALLOCATOR_ENVIRONMENT, ("--channels-last",)),
 }
 
 
@@ -121,11 +122,10 @@ def agent_speed(cluster: ThrowawayCluster, job_path: Path, plan_path: Path, outp
     )
 
 
-def plain_speed(job_path: Path, core: int, *, micro_batches: int, skip: int, environment: Mapping[str, str]) -> Speed:
-    """The plain loop as a process of its own on this core. environment: besides this process's own."""
-    command = ["taskset", "-c", str(core), sys.executable, "-m", "bench.plain_loop", str(job_path)]
+def plain_speed(*words: str, core: int, skip: int, environment: Mapping[str, str]) -> Speed:
+    """The plain loop with this command line, as a process of its own on this core. environment: besides this process's own."""
     done = subprocess.run(
-        [*command, "--micro-batches", str(micro_batches)],
+        ["taskset", "-c", str(core), sys.executable, "-m", "bench.plain_loop", *words],
         env=one_thread({**os.environ, **environment}),
         cwd=Path(__file__).parents[1],
         stdout=subprocess.PIPE,
@@ -155,9 +155,9 @@ def measure(
     plain: dict[str, list[Speed]] = {name: [] for name in PLAIN_LOOPS}
     for repeat in range(repeats):
         agent.append(agent_speed(cluster, job_path, plan_path, folder / name / f"out-{repeat}", skip=skip))
-        for loop, environment in PLAIN_LOOPS.items():
-            speed = plain_speed(job_path, core, micro_batches=case.micro_batches, skip=skip, environment=environment)
-            plain[loop].append(speed)
+        for loop, (environment, words) in PLAIN_LOOPS.items():
+            command = (str(job_path), *words, "--micro-batches", str(case.micro_batches))
+            plain[loop].append(plain_speed(*command, core=core, skip=skip, environment=environment))
         loops = ", ".join(f"{loop} {speeds[-1].samples_per_second:.1f}" for loop, speeds in plain.items())
         say(f"{name}: agent {agent[-1].samples_per_second:.1f}, {loops} samples/s")
     samples = Spread.of([s.samples_per_second for s in agent])
@@ -202,7 +202,7 @@ def main() -> int:
             f"(DataLoader, num_workers=0) on the same core, by turns, {given.repeats} times; medians (least to most) of the "
             "ratios of runs beside each other. Quick: ratio of the tenth percentiles of the rounds' seconds, which a busy "
             "machine disturbs less. CPU: ratio of the CPU seconds of the median round. The second four columns are "
-            "against the plain loop with the allocator settings that a worker has."
+            "against the plain loop with a worker's allocator settings and images channels last."
         ),
         columns=("case", "batch", "agent/s", *("plain/s", "ratio", "quick", "CPU") * 2),
     )

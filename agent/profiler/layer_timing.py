@@ -88,8 +88,10 @@ def time_layer(
     stretch = Stretch() if stretch is None else stretch
     candidates = list(batch_sizes)
     timings: dict[int, Timing] = {}
-    tensors = random_tensors(stage_graph, seed=_SEED, device=accelerator)
-    module = StageModule(stage_graph, tensors, accelerator, fast_layout=True)
+    # Nothing else holds the tensors: what stays of one layer would be missing from the next one's peak.
+    module = StageModule(
+        stage_graph, random_tensors(stage_graph, seed=_SEED, device=accelerator), accelerator, fast_layout=True
+    )
     map_gradients_of(module.parameters.values())
     try:
         if not _make_gradients(module):
@@ -118,9 +120,8 @@ def _make_gradients(module: StageModule) -> bool:
     try:
         for parameter in module.parameters.values():
             if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter).fill_(
-                    0.0
-                )  # filled: zeros alone are there once they are touched
+                # Filled: bare zeros take memory when they are touched.
+                parameter.grad = torch.zeros_like(parameter).fill_(0.0)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -27,13 +27,15 @@ def run_backward(outputs: Sequence[torch.Tensor | GradientEdge], gradients: Sequ
 
     gradients: of each output in its shape; None for a tensor of a single number whose gradient is 1. Raises RuntimeError.
     """
-    given = []
-    for output, gradient in zip(outputs, gradients, strict=True):
-        if gradient is None:
-            assert isinstance(output, torch.Tensor)
-            gradient = torch.ones_like(output)
-        given.append(gradient)
+    given = tuple(
+        _one(output) if gradient is None else gradient for output, gradient in zip(outputs, gradients, strict=True)
+    )
     keep_graph = create_graph = False
     Variable._execution_engine.run_backward(
-        tuple(outputs), tuple(given), keep_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True
+        tuple(outputs), given, keep_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True
     )
+
+
+def _one(output: torch.Tensor | GradientEdge) -> torch.Tensor:
+    assert isinstance(output, torch.Tensor)
+    return torch.ones_like(output)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.peers.rounds import arguments, join
+from bench.peers.rounds import arguments, join, laid_out, memory_format
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "jobs"))  # where jobs find it, too
 
@@ -33,11 +33,12 @@ def main() -> None:
     shares = [int(share) for share in given.shares.split(",")] if given.shares else [given.mini_batch]
     begin_of_mine = sum(shares[: given.rank])
     torch.manual_seed(1)
-    plain = task.make()
+    plain = laid_out(task.make(), given)
     model: nn.Module = DistributedDataParallel(plain, broadcast_buffers=False) if given.world > 1 else plain
     step = adamw(model.named_parameters())
     loss_sum = nn.CrossEntropyLoss(reduction="sum")
     inputs, digits = _all_of(task, test=False)
+    inputs = inputs.contiguous(memory_format=memory_format(given))
     test = _all_of(task, test=True)
 
     def train_round(chosen: Tensor) -> None:

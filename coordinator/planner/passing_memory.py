@@ -1,7 +1,7 @@
 """What a device holds for the micro-batch at hand alone, beside weights and saved activations. Pure.
 
-    layers' working memory  |  frames at both cuts  |  samples fetched ahead (first stage)
-    the most of any layer      `frames_held` of each   `inputs_ahead` micro-batches, as far as the feed's bytes go
+    layer's working memory  |  frames at both cuts  |  samples fetched ahead (first stage)
+    at its worst moment        `frames_held` of each   `inputs_ahead` micro-batches, as far as the feed's bytes go
 
 Beside the paper's Eq 3, which knows none of it. But for the samples ahead it is a line: fixed + per_sample x samples. What a
 feed holds is that of edgeswarm/feed_ahead.py; the micro-batch at hand and a copy while one is made are among the frames held.
@@ -79,7 +79,10 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
     """Arrays [R], for runs of layers [first_layers[r], end_layers[r])."""
     model, training = instance.model, instance.training
     fixed = _most(np.array([layer.workspace_bytes for layer in model.layers]), first_layers, end_layers)
-    per_sample = _most(np.array([layer.transient_bytes for layer in model.layers]), first_layers, end_layers)
+    transient = np.array([layer.transient_bytes for layer in model.layers], dtype=float)
+    saved = model.saved_bytes_before
+    # While a layer computes, forward or backward, those behind it hold nothing of the micro-batch at hand.
+    per_sample = _most(transient + saved[1:], first_layers, end_layers) - saved[end_layers]
     per_sample += training.frames_held * (model.cut_bytes[first_layers] + model.cut_bytes[end_layers])
     inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)
     return PassingMemory(fixed, per_sample, inputs, training.inputs_ahead)
@@ -102,7 +105,7 @@ def _quotient(left: FloatArray, divisor: FloatArray, limit: int) -> FloatArray:
     return result
 
 
-def _most(values: IntArray, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
+def _most(values: IntArray | FloatArray, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
     """[R]: the largest value of each run."""
     if not values.any():
         return np.zeros(len(first_layers))

@@ -21,15 +21,15 @@ from typing import Any
 import torch
 
 from . import operators
-from .operators import packet_of, resolve
+from .operators import packet_of, resolve, words
 from .stage_graph import StageGraph
 
-_CONVOLUTIONS = frozenset({"conv2d", "convolution", "_convolution"})
-_NAMES_STRIDES = frozenset(
-    "_reshape_alias sym_stride sym_storage_offset empty_strided new_empty_strided view_as_complex view_as_real".split()
+_CONVOLUTIONS = words("conv2d convolution _convolution")
+_NAMES_STRIDES = words(
+    "_reshape_alias sym_stride sym_storage_offset empty_strided new_empty_strided view_as_complex view_as_real"
 )
 # A view of one layout, a copy of the other one.
-_RESHAPES = frozenset("view view_as _unsafe_view reshape reshape_as flatten unflatten ravel contiguous".split())
+_RESHAPES = words("view view_as _unsafe_view reshape reshape_as flatten unflatten ravel contiguous")
 _FREE_FORM = {
     "aten.view.default": "aten.reshape.default",
     "aten._unsafe_view.default": "aten.reshape.default",

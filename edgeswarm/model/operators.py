@@ -85,11 +85,11 @@ rrelu rrelu_with_noise uniform
 _IN_PLACE_OF = (_ARITHMETIC, _COMPARISON, _NORMALISATION_AND_ACTIVATION, _SHAPE, _CREATION_AND_TYPE, _RANDOM)
 
 
-def _words(*texts: str) -> frozenset[str]:
+def words(*texts: str) -> frozenset[str]:
     return frozenset(word for text in texts for word in text.split())
 
 
-_FUNCTIONAL = _words(
+_FUNCTIONAL = words(
     _ARITHMETIC,
     _COMPARISON,
     _REDUCTION,
@@ -103,18 +103,18 @@ _FUNCTIONAL = _words(
     _RANDOM,
 )
 #: `relu_` beside `relu`: exported graphs keep the in-place operations of the user's code.
-_IN_PLACE = frozenset(f"{word}_" for word in _words(*_IN_PLACE_OF)) | {"addmm_", "baddbmm_", "index_put_", "copy_"}
+_IN_PLACE = frozenset(f"{word}_" for word in words(*_IN_PLACE_OF)) | {"addmm_", "baddbmm_", "index_put_", "copy_"}
 ATEN_PACKETS = _FUNCTIONAL | _IN_PLACE
 
 #: Arithmetic with the batch size, and taking one of several results.
-_PYTHON_OPERATORS = _words("add sub mul floordiv mod neg truediv pow getitem eq ne lt le gt ge and_ or_ not_ pos abs")
-_MATH_FUNCTIONS = _words("ceil floor sqrt trunc")
-_TORCH_SYMBOLIC = _words("sym_float sym_int sym_ite sym_max sym_min sym_not")
+_PYTHON_OPERATORS = words("add sub mul floordiv mod neg truediv pow getitem eq ne lt le gt ge and_ or_ not_ pos abs")
+_MATH_FUNCTIONS = words("ceil floor sqrt trunc")
+_TORCH_SYMBOLIC = words("sym_float sym_int sym_ite sym_max sym_min sym_not")
 
 #: What may share the memory of its first argument, among others.
-SHAPE_PACKETS = _words(_SHAPE)
+SHAPE_PACKETS = words(_SHAPE)
 
-_RANDOM_PACKETS = _words(_RANDOM)
+_RANDOM_PACKETS = words(_RANDOM)
 #: Position and name of the argument that must be above zero for an operation to draw, where it may also not draw.
 _DRAWS_IF_POSITIVE = {
     "scaled_dot_product_attention": (4, "dropout_p"),
@@ -139,11 +139,11 @@ _DRAWS_IF_TRAINING = {
 }
 
 #: Where a layer's work is: what a model is cut between. Names of packets.
-HEAVY_PACKETS = _words(
+HEAVY_PACKETS = words(
     _LINEAR_ALGEBRA,
     "conv1d conv2d conv3d convolution _convolution conv_transpose1d conv_transpose2d conv_transpose3d",
     "embedding embedding_bag lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell cdist",
-) - _words("trace kron outer")
+) - words("trace kron outer")
 
 
 def packet_of(op: str) -> str:

@@ -173,6 +173,7 @@ def test_join_with_nonsense_is_refused_before_anything_is_sent(tmp_path: Path, h
     assert not (tmp_path / "state" / "agent" / "identity.pem").exists()
 
 
+@pytest.mark.thorough
 def test_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
     result = run(tmp_path, "doctor", "--interface", "lo", "--json")
     assert result.returncode == 1

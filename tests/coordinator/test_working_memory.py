@@ -8,7 +8,6 @@ from edgeswarm_coordinator.profile_cache import Curve
 from edgeswarm_coordinator.stage_checks import CheckedStage
 from edgeswarm_coordinator.working_memory import (
     GROWTH_OVER_ROUNDS,
-    LEAST_HEAP_SLACK,
     MOST_HEAP_SLACK,
     SeenMemory,
     heap_slack,
@@ -18,75 +17,59 @@ from edgeswarm_coordinator.working_memory import (
 from .small_graphs import small_graph
 
 GRAPH = small_graph([["a"], ["b", "frozen"], ["c"]])  # 32 bytes a tensor, 64 bytes saved for a sample
-WHOLE = CheckedStage(0, 3, (4, 32))
 NO_SLACK = (1.0,) * 3
 LARGEST = 32.0  # bytes of a layer's largest gradient
 
 
-def alone(*, at_once: int, per_sample: float, fixed: float = LARGEST) -> Curve:
-    """Of a layer; what small batches say of it is noise."""
-    sizes = (1, at_once) if at_once > 1 else (1,)
-    peaks = (9999, round(fixed + per_sample * at_once))[-len(sizes) :]
-    return Curve(sizes, (1.0,) * len(sizes), (1.0,) * len(sizes), 256, peak_bytes=peaks)
+def alone(*peaks: float, sizes: tuple[int, ...] = (1, 8, 64)) -> Curve:
+    """Of a layer."""
+    times = (1.0,) * len(sizes)
+    return Curve(sizes, times, times, 256, peak_bytes=tuple(map(round, peaks)))
 
 
-def in_one_go(*, fixed: int, per_sample: int) -> Curve:
-    return Curve((4, 32), (1.0, 2.0), (1.0, 2.0), 32, peak_bytes=(fixed + 4 * per_sample, fixed + 32 * per_sample))
+def line(fixed: float, per_sample: float) -> Curve:
+    """What is between the smallest and the largest batch is noise."""
+    return alone(fixed + per_sample, 10**6, fixed + 64 * per_sample)
 
 
-def beyond(bytes_: float) -> int:
-    """As it is over many rounds."""
-    return round(GROWTH_OVER_ROUNDS * bytes_)
+def grown(per_sample: float, *, saved: float = GROWTH_OVER_ROUNDS * 64) -> int:
+    """As it is over many rounds, without what the layer saves."""
+    return round(max(0.0, GROWTH_OVER_ROUNDS * per_sample - saved))
 
 
 def test_layers_alone_say_what_they_take_beyond_what_they_save() -> None:
-    """64 bytes of each, times the slack; and whatever the batch as much as the largest gradient."""
-    curves = [alone(at_once=64, per_sample=size) for size in (100, 164, 50)]
+    """64 bytes of each, times the slack; whatever the batch at least as much as the largest gradient."""
+    curves = [line(1000, 100), line(40, 164), line(0, 50)]
     transient, workspace = working_memory(GRAPH, [SeenMemory(curves, {})], slack=(1.0, 1.5, 1.0))
-    assert transient == (beyond(36), beyond(164 - 96), 0)
-    assert workspace == (LARGEST,) * 3
+    assert transient == (grown(100, saved=64), grown(164, saved=96), 0)
+    assert workspace == (1000, 40, LARGEST)
 
 
-def test_a_part_in_one_go_says_how_much_it_is_in_all() -> None:
-    curves = [alone(at_once=64, per_sample=size) for size in (94, 124, 64)]
-    first = CheckedStage(0, 2, (4, 32))
-    # The two layers save 128 bytes a sample and were seen to take 218 in one go: 90 more, where the larger one alone took 60.
-    parts = {first: in_one_go(fixed=80, per_sample=218)}
-    transient, workspace = working_memory(GRAPH, [SeenMemory(curves, parts)], slack=NO_SLACK)
-    assert transient == (beyond(45), beyond(90), 0)
-    assert workspace == (80, 80, LARGEST)
-
-
-def test_of_several_kinds_the_median_counts_and_a_smaller_part_says_more() -> None:
-    curves = [alone(at_once=64, per_sample=164)] * 3
-    first = CheckedStage(0, 2, (4, 32))
-    whole = in_one_go(fixed=48, per_sample=192 + 50)
-    kinds = [
-        SeenMemory(curves, {first: in_one_go(fixed=fixed, per_sample=128 + more), WHOLE: whole})
-        for fixed, more in ((30, 10), (40, 80), (900, 120))
-    ]  # fmt: skip
+def test_of_several_kinds_the_median_counts() -> None:
+    kinds = [SeenMemory([line(fixed, 164 + more)] * 3, {}) for fixed, more in ((30, 10), (40, 80), (900, 120))]
     transient, workspace = working_memory(GRAPH, kinds, slack=NO_SLACK)
-    assert transient == (beyond(80), beyond(80), beyond(50))
-    assert workspace == (40, 40, 48)
+    assert transient == (grown(244, saved=64),) * 3
+    assert workspace == (40,) * 3
 
 
-def test_what_contradicts_the_layers_is_not_followed_far() -> None:
-    curves = [alone(at_once=64, per_sample=164)] * 3
-    huge = SeenMemory(curves, {WHOLE: in_one_go(fixed=10**6, per_sample=10**6)})
-    none = SeenMemory(curves, {WHOLE: in_one_go(fixed=-500, per_sample=100)})
-    assert working_memory(GRAPH, [huge], slack=NO_SLACK) == ((beyond(300),) * 3, (96,) * 3)
-    assert working_memory(GRAPH, [none], slack=NO_SLACK) == ((0,) * 3, (32,) * 3)
+def test_kinds_that_measured_small_batches_alone_are_not_asked_what_a_sample_takes() -> None:
+    """A table of words: its dense gradient is there at one sample already, and is no sample's."""
+    large = SeenMemory([line(5000, 104)] * 3, {})
+    small = SeenMemory([alone(5104, 9000, sizes=(1, 8))] * 3, {})
+    assert working_memory(GRAPH, [large, small, small], slack=NO_SLACK) == working_memory(
+        GRAPH, [large], slack=NO_SLACK
+    )
+    one = SeenMemory([alone(5104, sizes=(1,))] * 3, {})
+    assert working_memory(GRAPH, [large, one, one], slack=NO_SLACK) == working_memory(GRAPH, [large], slack=NO_SLACK)
 
 
-def test_kinds_that_measured_small_batches_alone_are_not_asked() -> None:
-    large = [alone(at_once=64, per_sample=104)] * 3
-    small = [alone(at_once=1, per_sample=9000)] * 3
-    found = [working_memory(GRAPH, kinds, slack=NO_SLACK) for kinds in (
-        [SeenMemory(large, {})], [SeenMemory(large, {}), SeenMemory(small, {}), SeenMemory(small, {})]
-    )]  # fmt: skip
-    assert found[0] == found[1]
-    unknown = [Curve((1,), (1.0,), (1.0,), 256)] * 3
-    assert working_memory(GRAPH, [SeenMemory(unknown, {})], slack=NO_SLACK) == ((0,) * 3, (32,) * 3)
+def test_where_no_more_is_known_it_is_the_gradient_and_the_rest_is_the_samples() -> None:
+    one = SeenMemory([alone(132, sizes=(1,))] * 3, {})
+    assert working_memory(GRAPH, [one], slack=NO_SLACK) == ((grown(100, saved=64),) * 3, (32,) * 3)
+    falling = SeenMemory([alone(9000, 100, 464)] * 3, {})
+    assert working_memory(GRAPH, [falling], slack=NO_SLACK) == ((0,) * 3, (9000,) * 3)
+    unknown = SeenMemory([Curve((1,), (1.0,), (1.0,), 256)] * 3, {})
+    assert working_memory(GRAPH, [unknown], slack=NO_SLACK) == ((0,) * 3, (32,) * 3)
 
 
 def held(sample_bytes: float) -> Curve:
@@ -101,7 +84,7 @@ def test_activations_take_what_stages_in_flight_were_seen_to_take() -> None:
 
 
 def test_little_slack_and_very_much_are_not_believed() -> None:
-    assert heap_slack(GRAPH, []) == (GROWTH_OVER_ROUNDS * LEAST_HEAP_SLACK,) * 3
-    for seen_bytes, slack in ((0.0, LEAST_HEAP_SLACK), (0.9 * 192, LEAST_HEAP_SLACK), (9 * 192, MOST_HEAP_SLACK)):
+    assert heap_slack(GRAPH, []) == (GROWTH_OVER_ROUNDS,) * 3
+    for seen_bytes, slack in ((0.0, 1.0), (0.9 * 192, 1.0), (9 * 192, MOST_HEAP_SLACK)):
         kinds = [SeenMemory([], {CheckedStage(0, 3, (4,)): held(seen_bytes)})]
         assert heap_slack(GRAPH, kinds) == (GROWTH_OVER_ROUNDS * slack,) * 3

@@ -35,3 +35,29 @@ def test_it_is_about_what_is_saved_and_not_asked_where_memory_is_short() -> None
     by_saved, short_of_memory, nothing_timed = printed_as_worker(PROFILE)
     assert 0.9 <= by_saved <= 1.6
     assert (short_of_memory, nothing_timed) == (0.0, 0.0)
+
+
+TABLE_MIB = 64
+A_TABLE = f"""
+import torch
+from torch import nn
+torch.set_num_threads(1)
+from edgeswarm.model.export import export_model
+from edgeswarm_agent.profiler.layer_timing import time_layer
+from edgeswarm_agent.worker.memory import anonymous_bytes
+graph = export_model(nn.Embedding({TABLE_MIB} * 1024, 256), (torch.zeros(4, 8, dtype=torch.long),)).layer_graph
+before = anonymous_bytes()
+(timing,) = time_layer(
+    graph.stage(0, 1), [4], longest_seconds=0.0, memory_budget=1 << 40, slow_down=1.0, check_halt=lambda: None
+)
+print(timing.peak_bytes / 2**20, (anonymous_bytes() - before) / 2**20)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc's allocator")
+def test_nothing_of_a_layer_stays_for_the_next_one() -> None:
+    """Its peak is beyond parameters and the sums of gradients: the gradient of a backward."""
+    peak_mib, left_mib = printed_as_worker(A_TABLE)
+    assert TABLE_MIB - 4 <= peak_mib <= TABLE_MIB + 12
+    assert left_mib <= 12

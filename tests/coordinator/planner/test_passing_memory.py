@@ -49,6 +49,20 @@ def test_the_sum_by_hand() -> None:
     assert passing_bytes(instance, first_layer=1, end_layer=2, samples=4) == 50 + 4 * (9 + 2 * (10 + 20))
 
 
+def test_what_comes_behind_a_layer_holds_nothing_while_it_computes() -> None:
+    """Of the micro-batch at hand; so the worst moment may be an early one, at which less is saved."""
+    plain = make_instance(memory_bytes=(20_000, 20_000))
+    layers = tuple(
+        LayerCosts(name, 0, 0, saved, transient_bytes=transient)
+        for name, saved, transient in (("a", 10, 70), ("b", 20, 30), ("c", 30, 15))
+    )
+    instance = replace(plain, model=ModelCosts(0, (*layers, *plain.model.layers[3:])))
+    # 10 + 70, 30 + 30, 60 + 15 in all: 80, of which 60 are counted among the activations.
+    assert passing_bytes(instance, first_layer=0, end_layer=3, samples=1) == 20
+    assert passing_bytes(instance, first_layer=1, end_layer=3, samples=2) == 2 * 15
+    assert passing_bytes(instance, first_layer=0, end_layer=1, samples=2) == 2 * 70
+
+
 def test_an_instance_that_says_nothing_of_it_has_none() -> None:
     passing = passing_of_runs(make_instance(memory_bytes=(20_000, 20_000)), np.array([0, 1]), np.array([1, 2]))
     assert passing.bytes_of(7).tolist() == [0.0, 0.0]

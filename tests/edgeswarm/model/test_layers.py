@@ -19,7 +19,13 @@ from .pipeline import all_tensors
 
 @pytest.mark.parametrize(
     ("name", "fewest", "most"),
-    [("digits", 5, 10), ("mobilenet", 20, 60), ("gpt", 8, 20), ("unet", 5, 10), ("dicts", 5, 12)],
+    [
+        ("digits", 5, 10),
+        pytest.param("mobilenet", 20, 60, marks=pytest.mark.thorough),
+        ("gpt", 8, 20),
+        ("unet", 5, 10),
+        ("dicts", 5, 12),
+    ],
 )
 def test_a_model_has_useful_layers(name: str, fewest: int, most: int) -> None:
     assert fewest <= len(example(name).exported.layer_graph.layers) <= most
