@@ -88,12 +88,21 @@ class Speed:
 
     @classmethod
     def of(
-        cls, ends: list[float], samples: list[int], cpu: list[float], *, skip: int, parts: dict[str, float]
+        cls,
+        ends: list[float],
+        samples: list[int],
+        cpu: list[float],
+        *,
+        skip: int,
+        parts: dict[str, float],
+        spans: list[float] | None = None,
     ) -> Speed:
-        """ends: when each round ended. skip: rounds left out at the beginning."""
+        """ends: when each round ended. skip: rounds left out at the beginning. spans: of each round, where its end is told later,
+        together with others.
+        """
         seconds = ends[-1] - ends[skip - 1]
-        spans = [after - before for before, after in pairwise(ends[skip - 1 :])]
-        return cls(sum(samples[skip:]) / seconds, quantiles(spans, n=10)[0], median(cpu[skip:]), parts)
+        steady = spans[skip:] if spans else [after - before for before, after in pairwise(ends[skip - 1 :])]
+        return cls(sum(samples[skip:]) / seconds, quantiles(steady, n=10)[0], median(cpu[skip:]), parts)
 
 
 def agent_speed(cluster: ThrowawayCluster, job_path: Path, plan_path: Path, output: Path, *, skip: int) -> Speed:
@@ -118,7 +127,12 @@ def agent_speed(cluster: ThrowawayCluster, job_path: Path, plan_path: Path, outp
         "other": median(each.other for each in done[skip:]),
     }
     return Speed.of(
-        ends, [each.samples for each in rounds], [each.cpu_seconds for each in done], skip=skip, parts=parts
+        ends,
+        [each.samples for each in rounds],
+        [each.cpu_seconds for each in done],
+        skip=skip,
+        parts=parts,
+        spans=[each.seconds for each in done],
     )
 
 
