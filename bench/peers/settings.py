@@ -74,7 +74,8 @@ def alone(bed: EmulatedLan, device: str, model: str, *, folder: Path, seconds: f
     best |= {"plain_samples_per_second": best["samples_per_second"], "channels_last": 0.0}
     if not has_images(model):
         return best
-    for micro_batch in (size for size in MICRO_BATCHES if size >= best["micro_batch"] / 2):
+    least = best["micro_batch"]
+    for micro_batch in (size for size in MICRO_BATCHES if size >= least):
         rate = rate_alone(
             *(bed, device, model),
             micro_batch=micro_batch,
