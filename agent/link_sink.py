@@ -1,5 +1,7 @@
 """The far end of a link's measurement: takes bytes as a worker takes frames, and says how many came and what they cost it.
 
+edgeswarm/wire/link_probe.py is the near end.
+
 OpenSink   --> ticket            a gRPC call
 stream:  ticket | size, bytes | size, bytes | ... | 0 | size, bytes | ...      each 0 ends a section
 CloseSection(ticket) --> bytes of the section, CPU seconds of this process     waits until all of it is there
@@ -9,7 +11,6 @@ from __future__ import annotations
 
 import queue
 import secrets
-import struct
 import threading
 import time
 
@@ -20,12 +21,9 @@ from edgeswarm.security.identity import Identity
 from edgeswarm.wire.byte_stream import TICKET_BYTES, ByteStream, StreamListener
 from edgeswarm.wire.channel import peer_node_id, raw_service, raw_unary_handler
 from edgeswarm.wire.frames import SIZE
+from edgeswarm.wire.link_probe import AGENT_SERVICE, CLOSE_SECTION, MESSAGE_BYTES, OPEN, SECTION
 from edgeswarm.wire.v1 import data_pb2
 
-AGENT_SERVICE = "edgeswarm.wire.v1.Agent"
-OPEN, CLOSE_SECTION = "OpenSink", "CloseSection"
-MESSAGE_BYTES = 256 * 1024
-SECTION = struct.Struct("<Qd")  # bytes, CPU seconds
 # Behind the agent's port: the worker's two lie in between.
 PORT_OFFSET = 3
 _SECTION_SECONDS = 30.0

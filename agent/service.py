@@ -19,12 +19,12 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.channel import require_role
+from edgeswarm.wire.link_probe import measure_link
 from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc, worker_pb2
 from edgeswarm.wire.version import PROTOCOL_VERSION
 
 from .bundles import BundleStore
 from .device import Device
-from .link_probe import measure_link
 from .reservation import JobCall, since
 from .supervisor import WorkerProcess
 from .telemetry.hardware import Hardware

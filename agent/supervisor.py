@@ -43,8 +43,9 @@ ALLOCATOR_ENVIRONMENT = {
     # Big tensors through glibc's mmap cost up to five times the time, since each one's pages are made anew.
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
     "MALLOC_TRIM_THRESHOLD_": "2147483648",
-    # Each thread of a link would keep a heap of its own, as large as its largest frames.
-    "MALLOC_ARENA_MAX": "2",
+    # One heap for all threads. A further one is of pieces of 64 MiB: what doesn't fit one is mapped anew each time, and a
+    # thread that computes there is up to a fifth slower. Those of links would each keep one as large as their largest frames.
+    "MALLOC_ARENA_MAX": "1",
     # Huge pages: on small ones a process is up to twice as slow as its neighbour, as its addresses happen to fall.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }

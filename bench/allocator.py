@@ -2,8 +2,9 @@
 
     python -m bench.allocator [--repeats 6]
 
-One process after the other, each with a block of MobileNetV2 forward and backward on 32 samples: steps per CPU second. On small
-pages the speed depends on which addresses a process happens to get, and stays so for its life.
+One process after the other, each with a block of MobileNetV2 forward and backward in a thread of its own, as in a worker: steps
+per CPU second. On small pages the speed depends on which addresses a process happens to get, and stays so for its life. With
+a second heap a thread may get that one, whose pieces are of 64 MiB: larger blocks come from the system each time.
 """
 
 from __future__ import annotations
@@ -18,32 +19,40 @@ from bench.measuring import Report, Spread, arguments, say
 from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
 
 STEP = """
-import time, torch
+import threading, time, torch
 torch.set_num_threads(1)
 block = torch.nn.Sequential(
-    torch.nn.Conv2d(32, 192, 1), torch.nn.BatchNorm2d(192), torch.nn.ReLU6(),
-    torch.nn.Conv2d(192, 192, 3, padding=1, groups=192), torch.nn.BatchNorm2d(192), torch.nn.ReLU6(),
-    torch.nn.Conv2d(192, 32, 1),
-)
-images = torch.randn(32, 32, 14, 14, requires_grad=True)
-for _ in range(5):
-    block(images).sum().backward()
-begin, steps = time.process_time(), 0
-while time.process_time() - begin < 2.5:
-    block(images).sum().backward()
-    steps += 1
-print(steps / (time.process_time() - begin))
+    torch.nn.Conv2d(16, 96, 1), torch.nn.BatchNorm2d(96), torch.nn.ReLU6(),
+    torch.nn.Conv2d(96, 96, 3, padding=1, groups=96), torch.nn.BatchNorm2d(96), torch.nn.ReLU6(),
+    torch.nn.Conv2d(96, 24, 1),
+).to(memory_format=torch.channels_last)
+images = torch.randn({samples}, 16, 32, 32).to(memory_format=torch.channels_last).requires_grad_()
+
+def train():
+    for _ in range(5):
+        block(images).sum().backward()
+    begin, steps = time.process_time(), 0
+    while time.process_time() - begin < 2.5:
+        block(images).sum().backward()
+        steps += 1
+    print(steps / (time.process_time() - begin))
+
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
 """
+SAMPLES = (16, 256)
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "as glibc has it": {},
     "pages kept": {name: value for name, value in ALLOCATOR_ENVIRONMENT.items() if name != "GLIBC_TUNABLES"},
-    "pages kept, huge ones (as workers have it)": ALLOCATOR_ENVIRONMENT,
+    "pages kept, huge ones, two heaps": {**ALLOCATOR_ENVIRONMENT, "MALLOC_ARENA_MAX": "2"},
+    "pages kept, huge ones, one heap (as workers have it)": ALLOCATOR_ENVIRONMENT,
 }
 
 
-def steps_per_second(environment: Mapping[str, str]) -> float:
+def steps_per_second(environment: Mapping[str, str], *, samples: int) -> float:
     plain = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_ENVIRONMENT}
-    command = [sys.executable, "-c", STEP]
+    command = [sys.executable, "-c", STEP.format(samples=samples)]
     return float(subprocess.run(command, env={**plain, **environment}, capture_output=True, check=True).stdout)
 
 
@@ -51,19 +60,28 @@ def main() -> int:
     given = arguments(__doc__, repeats=6).parse_args()
     report = Report(
         title="The allocator's settings",
-        how="Steps per CPU second of a block of MobileNetV2, 32 samples; a process each, in turns.",
-        columns=("setting", "steps per CPU second", "largest by smallest"),
+        how="Steps per CPU second of a block of MobileNetV2; a process each, in turns.",
+        columns=("setting", *(f"{samples} samples" for samples in SAMPLES), "largest by smallest"),
     )
-    found: dict[str, list[float]] = {name: [] for name in SETTINGS}
+    found: dict[str, dict[int, list[float]]] = {name: {samples: [] for samples in SAMPLES} for name in SETTINGS}
     for _ in range(given.repeats):
-        for name, environment in SETTINGS.items():
-            found[name].append(steps_per_second(environment))
-            say(f"{name}: {found[name][-1]:.1f}")
-    for name, values in found.items():
-        report.rows.append((name, Spread.of(values).shown(1), f"{max(values) / min(values):.2f}"))
-        report.data[name] = Spread.of(values).to_json()
-    medians = [statistics.median(found[name]) for name in SETTINGS]
-    report.expect("workers have the fastest of these settings", medians[-1] == max(medians))
+        for samples in SAMPLES:
+            for name, environment in SETTINGS.items():
+                found[name][samples].append(steps_per_second(environment, samples=samples))
+                say(f"{name}, {samples} samples: {found[name][samples][-1]:.1f}")
+    for name, by_samples in found.items():
+        report.rows.append((
+            name,
+            *(Spread.of(values).shown(1) for values in by_samples.values()),
+            *(", ".join(f"{max(values) / min(values):.2f}" for values in by_samples.values()),),
+        ))  # fmt: skip
+        report.data[name] = {str(samples): Spread.of(values).to_json() for samples, values in by_samples.items()}
+    for samples in SAMPLES:
+        medians = [statistics.median(found[name][samples]) for name in SETTINGS]
+        report.expect(
+            f"{samples} samples: workers have the fastest of these settings, or one within a tenth of it",
+            medians[-1] >= 0.9 * max(medians),
+        )
     return report.show(as_json=given.json)
 
 

@@ -168,7 +168,8 @@ def _counted(run_told: dict[str, Any]) -> list[tuple[float, float]]:
     """
     seconds = run_told["round_seconds"]
     slownesses = [each or 1.0 for each in run_told.get("slowness", [1.0] * len(seconds))]
-    by_slowness = sorted(zip(slownesses[FIRST_ROUNDS:], seconds[FIRST_ROUNDS:], strict=True))
+    first = run_told.get("first_rounds", FIRST_ROUNDS)
+    by_slowness = sorted(zip(slownesses[first:], seconds[first:], strict=True))
     quiet = [each for each in by_slowness if each[0] <= MOST_SLOWNESS]
     return quiet if len(quiet) >= LEAST_QUIET_ROUNDS else by_slowness[:LEAST_QUIET_ROUNDS]
 

@@ -5,7 +5,9 @@
     python -m bench.matrix --folder DIR --all                          the cells of CELLS: hours; goes on where it was broken off
     python -m bench.matrix --folder DIR --report                       the tables of what is there
     python -m bench.matrix --folder DIR --report --page DIR            and as a page with a plot
+    python -m bench.matrix --folder DIR --report --write               the tables in docs/benchmarks.md
 
+What was measured is kept in bench/results/matrix, which may be the folder.
 Needs root and nothing else at work on the machine. One JSON file a cell; bench/matrix_cell.py says what is in it.
 """
 
@@ -17,11 +19,13 @@ import sys
 from pathlib import Path
 
 from bench.cell import Cell
-from bench.matrix_cell import SMALL, CellMeasurement, Effort
+from bench.matrix_cell import SMALL, CellMeasurement
 from bench.matrix_ideal import ideal_table, read_nearness
-from bench.matrix_page import write_page
+from bench.matrix_on_bed import Effort
+from bench.matrix_page import table_and_verdicts, write_page
 from bench.matrix_report import peers_table, plans_table, read_cell
 from bench.matrix_resources import read_resources, resources_table
+from bench.pages import BENCHMARKS_PAGE, write_into
 
 CELLS = (
     "C:100:mobilenet_v2",
@@ -34,6 +38,8 @@ CELLS = (
     "D:100:resnet_50",
 )
 SMALL_CELL = "pair:100:mobilenet_v2"
+# In docs/benchmarks.md, in the order of the reports.
+TABLES = ("peers", "ideal", "plans", "resources")
 
 
 def main() -> int:
@@ -45,6 +51,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=Effort.repeats)
     parser.add_argument("--report", action="store_true", help="only the tables")
     parser.add_argument("--page", type=Path, help="a folder for a page with the tables and a plot; needs matplotlib")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -62,6 +69,9 @@ def main() -> int:
     if given.page is not None and cells_read:
         given.page.mkdir(parents=True, exist_ok=True)
         write_page(cells_read, tables, given.page)
+    if given.write:
+        for name, table in zip(TABLES, tables, strict=True):
+            write_into(BENCHMARKS_PAGE, f"matrix {name}", table_and_verdicts(table))
     return max(table.show(as_json=given.json) for table in tables)
 
 

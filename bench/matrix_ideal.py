@@ -70,7 +70,7 @@ def read_nearness(document: Mapping[str, Any]) -> Nearness | None:
     cell = Cell.named(document["cell"])
     plans = {name: Plan.from_json(told) for name, told in document["plans"].items()}
     own = plans[OURS]
-    simulated = simulate(instance_from_json(document["instance"]), own)
+    simulated = simulate(instance_from_json(document["profilings"][0]["instance"]), own)
     wanted = WANTED.get((cell.mbps, cell.model), WANTED_OF_ANY_MODEL.get(cell.mbps))
     return Nearness(
         result=result,

@@ -22,14 +22,14 @@ def write_page(cells: Sequence[CellResult], tables: Sequence[Report], folder: Pa
     return folder / PAGE
 
 
-def _section(table: Report) -> str:
+def table_and_verdicts(table: Report) -> str:
+    """What stands below a heading, without how it was measured."""
     verdicts = [f"- {'holds' if holds else '**does not hold**'}: {what}" for what, holds in table.verdicts]
-    return "\n\n".join([
-        f"## {table.title}",
-        table.how,
-        markdown_table(table.columns, table.rows),
-        "\n".join(verdicts),
-    ])  # fmt: skip
+    return "\n\n".join([markdown_table(table.columns, table.rows), "\n".join(verdicts)]).rstrip()
+
+
+def _section(table: Report) -> str:
+    return f"## {table.title}\n\n{table.how}\n\n{table_and_verdicts(table)}"
 
 
 def plot_rates(cells: Sequence[CellResult], path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.bad_plan import BAD_PLAN
 from bench.cell import RUN_AGAIN
 from bench.measuring import Report
 
@@ -96,7 +97,7 @@ def read_cell(document: dict[str, Any]) -> CellResult:
         ideal=sum(document["alone"][kind]["samples_per_second"] for kind in document["device_classes"]),
         ideal_beside=sum(document["alone"][kind]["beside_others"] for kind in document["device_classes"]),
         peers=tuple(document["peers"]),
-        plans=tuple(document["plans"]),
+        plans=tuple(name for name in document["plans"] if name != BAD_PLAN),
         same_plan_as=document["same_plan_as"],
     )
 

@@ -59,7 +59,7 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
         return None
     plan = Plan.from_json(document["plans"][OURS])
     assert plan.predicted is not None
-    planned = simulate(instance_from_json(document["instance"]), plan).sent_bytes
+    planned = simulate(instance_from_json(document["profilings"][0]["instance"]), plan).sent_bytes
     mini_batch = document["mini_batch"]
 
     def mean(device: str, what: str) -> float:

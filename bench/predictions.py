@@ -21,10 +21,10 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.bad_plan import BAD_PLAN, even_cuts
 from bench.cell import Cell, profile_in_turn, run
 from bench.measuring import say
 from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
@@ -35,12 +35,11 @@ from bench.testbed.environment import load_environment
 from bench.testbed.links import HUB_ADDRESS
 from bench.testbed.speed import slowness
 from edgeswarm.errors import EdgeswarmError
-from edgeswarm.plan import Plan, Stage
+from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_to_json
 from edgeswarm_coordinator.controller import TrainOptions
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
-from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.profile_cache import FILE_NAME
 
 CELLS = (
@@ -70,7 +69,7 @@ def plans_of(instance: PlanningInstance, planners: Sequence[str] = PLANS) -> dic
                 say(f"{name}: {error.message}")
     bad = even_cuts(instance)
     if bad is not None:
-        found["even cuts, slowest first"] = bad
+        found[BAD_PLAN] = bad
     distinct: dict[str, Plan] = {}
     for name, plan in found.items():
         if not any(
@@ -78,30 +77,6 @@ def plans_of(instance: PlanningInstance, planners: Sequence[str] = PLANS) -> dic
         ):
             distinct[name] = plan
     return distinct
-
-
-def even_cuts(instance: PlanningInstance) -> Plan | None:
-    """As many layers on each device, whatever they cost, the slowest device first: nobody should want this plan."""
-    mini_batch = instance.training.mini_batch
-    layers = instance.model.layer_count
-    order = sorted(instance.device_names, key=lambda name: -instance.profile_of(name).forward(mini_batch, 0, layers))[
-        :layers
-    ]
-    cuts = [round(place * layers / len(order)) for place in range(len(order) + 1)]
-    micro_batch = max(1, mini_batch // 8)
-    stages = tuple(
-        Stage(cuts[place], cuts[place + 1], {name: micro_batch}, 2 * (len(order) - place) - 1)
-        for place, name in enumerate(order)
-    )
-    plan = Plan(planner="by hand", micro_batch=micro_batch, micro_batches=mini_batch // micro_batch, stages=stages)
-    try:
-        predicted = with_prediction(instance, plan)
-    except EdgeswarmError:
-        return None
-    assert predicted.predicted is not None
-    budgets = {device.name: device.memory_bytes for device in instance.devices}
-    fits = all(budgets[name] >= need for name, need in predicted.predicted.memory_bytes.items())
-    return replace(predicted, planner="even-cuts") if fits else None
 
 
 def measure(cell: Cell, folder: Path, *, planners: Sequence[str] = PLANS, repeats: int = REPEATS) -> None:

@@ -15,6 +15,7 @@ from bench.cell import (
     FIRST_ROUNDS,
     MOST_SLOWNESS,
     PROFILED_AGAIN,
+    RUN_AGAIN,
     Cell,
     counted_rounds,
     counted_slowness,
@@ -83,6 +84,25 @@ def pairs_of(document: dict[str, Any], instance: PlanningInstance) -> Iterator[P
         )
 
 
+def of_matrix(document: dict[str, Any]) -> dict[str, Any]:
+    """A cell of the matrix (bench/matrix_cell.py) as one of the predictions; others as they are. Our own runtime's runs alone."""
+    if not document.get("format", "").startswith("edgeswarm-matrix"):
+        return document
+    runs = [
+        {
+            "plan": plan,
+            "repeat": run["repeat"],
+            "round_seconds": run["round_seconds"],
+            "slowness": run["slowness"],
+            "first_rounds": 0,  # they are left out already
+            "peak_bytes": {device: told["peak_bytes"] for device, told in run["devices"].items()},
+        }
+        for run in document["runs"]
+        if (plan := run["method"].removesuffix(RUN_AGAIN)) in document["plans"] and "problem" not in run
+    ]
+    return {**document, "runs": runs}
+
+
 def instance_of(document: dict[str, Any]) -> PlanningInstance:
     """Out of what was measured then, as it is fitted now; what was profiled several times by its median."""
     profilings = document["profilings"]
@@ -116,7 +136,7 @@ def report(folder: Path, *, instance_of: Callable[[dict[str, Any]], PlanningInst
             "memory, least to most",
         ),
     )
-    documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    documents = [of_matrix(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
     found = [pair for document in documents for pair in pairs_of(document, instance_of(document))]
     for pair in found:
         table.rows.append((

@@ -258,6 +258,7 @@ class Command:
         measuring = Measuring(
             cache=ProfileCache(self.folders.cache_dir, warn=self.progress.warn),
             fresh=options.fresh_profiles,
+            identity=self.identity,
             job=self.reference(epoch=0),
             devices=self.devices,
             progress=self.progress,

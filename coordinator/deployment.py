@@ -40,6 +40,7 @@ class Deployment:
     places, worker_ports: by node id. holder: node id and port, on the coordinator's machine, from which layers (and samples,
     where served) are fetched: the data service. training: the settings, but for the data service's address.
     evaluation_graph: the same layers in evaluation mode, where there is an evaluation set.
+    keeps_layers: the workers hold their stages' layers already, from the epoch before.
     """
 
     job: agent_pb2.JobReference
@@ -51,6 +52,7 @@ class Deployment:
     training: agent_pb2.TrainingSettings
     first_round: int = 0
     evaluation_graph: LayerGraph | None = None
+    keeps_layers: bool = False
 
     def requests(self) -> dict[str, agent_pb2.PrepareRequest]:
         """One order for each device of the plan."""
@@ -67,6 +69,7 @@ class Deployment:
                 training.CopyFrom(self.training)
                 training.data_service.node_id = holder_id
                 training.data_service.address = holder_address
+                fetched = () if self.keeps_layers else range(stage.first_layer, stage.end_layer)
                 requests[device] = agent_pb2.PrepareRequest(
                     job=self.job,
                     plan_json=plan_json,
@@ -80,8 +83,9 @@ class Deployment:
                     ],
                     sources=[
                         agent_pb2.LayerSource(layer=layer, node_id=holder_id, address=holder_address)
-                        for layer in range(stage.first_layer, stage.end_layer)
+                        for layer in fetched
                     ],
+                    keeps_layers=self.keeps_layers,
                     first_round=self.first_round,
                     training=training,
                 )

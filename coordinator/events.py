@@ -4,7 +4,7 @@ A training, seen from here (steps overlap, so a `StepDone` doesn't always follow
 
     JobBegins  StepStarted/StepDone ...  DevicesFound  ModelReady  ProfileProgress ...  PlanMade
                RoundDone RoundDone ...  TrainingDone
-    After rounds that end an epoch: EvaluationDone, CheckpointWritten.
+    After rounds that end an epoch: EvaluationDone, CheckpointWritten. After some rounds: SharesMoved.
     While a step runs, what it is at: TransferProgress, WorkerDoes. Warning may come at any time.
     A failure is no event: it is the EdgeswarmError that `train` raises.
 """
@@ -126,6 +126,19 @@ class PlanMade:
     plan: Plan
     instance: PlanningInstance | None
     layer_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SharesMoved:
+    """From this round on the plan has other shares, by the speed that the devices showed.
+
+    before: the plan until then. gain: the part of a round that this is expected to save.
+    """
+
+    round: int
+    before: Plan
+    plan: Plan
+    gain: float
 
 
 @dataclass(frozen=True)
@@ -271,6 +284,7 @@ Event = (
     | TransferProgress
     | WorkerDoes
     | PlanMade
+    | SharesMoved
     | RoundDone
     | EvaluationDone
     | CheckpointWritten

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from edgeswarm.config import host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.profile import (
-    UNKNOWN_BANDWIDTH,
     DataSource,
     DeviceDescription,
     DeviceProfile,
@@ -17,13 +17,14 @@ from edgeswarm.profile import (
     TrainingSettings,
 )
 
+from .deployment import is_loopback
 from .device import Device
 from .device_fit import DeviceFit, fit_device
 from .model_facts import ModelFacts, ServedSamples, model_costs
 from .planner.connection_memory import BASE_PEERS
 from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
-from .profile_cache import Profiles
+from .profile_cache import DATA_SOURCE, Profiles
 from .profiling import batch_sizes_to_profile, checked_stages
 from .working_memory import SeenMemory, heap_slack, working_memory
 
@@ -119,7 +120,7 @@ def planning_instance(
             reduce_bytes=REDUCE_BYTES,
         ),
         name=name,
-        data_source=None if facts.served is None else _data_source(facts.served, network),
+        data_source=None if facts.served is None else _data_source(facts.served, profiles, usable),
     )
     return instance, [f"Left out: {misfit}." for misfit in misfits]
 
@@ -150,14 +151,15 @@ def _network(profiles: Profiles, names: Sequence[str]) -> Network:
     )
 
 
-def _data_source(served: ServedSamples, network: Network) -> DataSource:
-    """This machine as the devices' cards let it serve: each takes what comes in from its fastest neighbour.
+def _data_source(served: ServedSamples, profiles: Profiles, devices: Sequence[Device]) -> DataSource:
+    """This machine, by the links from it as they were measured.
 
-    Its own card isn't measured; it is taken to be as fast as the fastest of the devices'.
+    Its card, which all of them share, is as fast as the fastest of them; those to agents on this machine don't go over it.
     """
-    count = len(network.bandwidth)
-    inward = tuple(
-        max((row[place] for sender, row in enumerate(network.bandwidth) if sender != place), default=UNKNOWN_BANDWIDTH)
-        for place in range(count)
+    inward = [profiles.links[DATA_SOURCE, device.node_id].bandwidth_bytes_per_second for device in devices]
+    over_card = [
+        rate for rate, device in zip(inward, devices, strict=True) if not is_loopback(host_and_port(device.address)[0])
+    ]
+    return DataSource(
+        tuple(inward), egress=max(over_card or inward), label_bytes=served.label_bytes, input_bytes=served.input_bytes
     )
-    return DataSource(inward, egress=max(inward), label_bytes=served.label_bytes, input_bytes=served.input_bytes)

@@ -51,7 +51,8 @@ class JobRun:
         rounds_seconds: float = 0.0,
         learning_rate_schedule: Callable[[int], float] | None = None,
     ) -> None:
-        self._job = job
+        self.job = job
+        self.first_round = first_round
         self._plan = plan
         self._order = order
         self._links = links
@@ -97,7 +98,7 @@ class JobRun:
         """Every worker builds its stage, fetches its layers and says ready. make_deployment: from the workers' ports."""
         deployment = make_deployment(self.wait_for_workers())
         with self._progress.step(PREPARE_WORKERS, f"on {', '.join(self._plan.devices)}"):
-            self._supervision.begin(Phase.PREPARING, epoch=self._job.epoch)
+            self._supervision.begin(Phase.PREPARING, epoch=self.job.epoch)
             requests = deployment.requests()
             self._supervision.on_action = lambda device, action: self._progress.tell(WorkerDoes(device, action))
             self.prepared = self._call_each(
@@ -108,7 +109,7 @@ class JobRun:
 
     def run(self, segment: Segment) -> EvaluationDone | None:
         """One segment of rounds, to its end, and the evaluation after it, where there is one."""
-        job = self._job
+        job = self.job
         self._supervision.begin(Phase.RUNNING, epoch=job.epoch, end_round=segment.end_round)
         self._supervision.on_round = self._collect
         evaluating = EvaluationCollector(

@@ -1,7 +1,8 @@
 """The state of one job as a pure function of what happened: `advance(state, what, now=...) -> (state, probes wanted)`.
 
-                                +--next segment--+
-                                v                |
+                     +-- shares move ------------+
+                     |          +--next segment--+
+                     v          v                |
     SETTING_UP -> PREPARING -> RUNNING -> GATHERING -> DONE
          |            |           |           |
          +------------+-----------+-----------+--> FAILED | INTERRUPTED     (the first verdict latches)

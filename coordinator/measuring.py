@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from edgeswarm.config import host_and_port, join_host_and_port
+from edgeswarm.security.identity import Identity
 from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
@@ -15,14 +16,16 @@ from .curve_ends import without_losses
 from .deployment import Place, host_seen_from
 from .events import MEASURE_LINKS, PROFILE_LAYERS, ProfileProgress
 from .model_facts import ModelFacts
-from .profile_cache import ProfileCache, Profiles
+from .profile_cache import DATA_SOURCE, ProfileCache, Profiles
 from .profiling import (
     LayerWork,
     TimedPart,
     measure_layers,
     measure_link,
+    measure_source_link,
     missing_links,
     missing_parts,
+    missing_source_links,
     parts_to_time,
 )
 from .progress import Progress
@@ -41,6 +44,7 @@ class Measuring:
         *,
         cache: ProfileCache,
         fresh: bool,
+        identity: Identity,
         job: agent_pb2.JobReference,
         devices: Devices,
         progress: Progress,
@@ -48,6 +52,7 @@ class Measuring:
     ) -> None:
         self._cache = cache
         self._profiles = Profiles() if fresh else cache.load()
+        self._identity = identity
         self._job = job
         self._devices = devices
         self._progress = progress
@@ -63,7 +68,10 @@ class Measuring:
             self._devices.reserve({item.device: links[item.device] for item in work})
             with self._progress.step(PROFILE_LAYERS, f"on {', '.join(item.device for item in work)}"):
                 self._measure_layers(facts, work, parts, links)
-        pairs = missing_links(self._profiles, tuple(links), now=time.time())
+        now = time.time()
+        pairs = missing_links(self._profiles, tuple(links), now=now)
+        if facts.served is not None:
+            pairs += [(DATA_SOURCE, device) for device in missing_source_links(self._profiles, tuple(links), now=now)]
         if pairs:
             with self._progress.step(MEASURE_LINKS, f"{len(pairs)} directions"):
                 self._measure_links(pairs, links, places)
@@ -108,11 +116,13 @@ class Measuring:
     ) -> None:
         measured = Profiles()
         for done, (sender, receiver) in enumerate(pairs, start=1):
-            port = host_and_port(links[receiver].address)[1]
-            address = join_host_and_port(host_seen_from(places[sender], places[receiver]), port)
-            task = self._supervision.spawn(
-                partial(measure_link, links[sender], receiver, address=address), name=f"link {sender} {receiver}"
-            )
+            if sender == DATA_SOURCE:
+                measure = partial(measure_source_link, links[receiver], identity=self._identity)
+            else:
+                port = host_and_port(links[receiver].address)[1]
+                address = join_host_and_port(host_seen_from(places[sender], places[receiver]), port)
+                measure = partial(measure_link, links[sender], receiver, address=address)
+            task = self._supervision.spawn(measure, name=f"link {sender} {receiver}")
             (measured.links[sender, receiver],) = self._supervision.wait(task)
             self._progress.tell(ProfileProgress(done, len(pairs), f"{sender} to {receiver}"))
         self._profiles.update(measured)

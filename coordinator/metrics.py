@@ -5,6 +5,7 @@ The document has:
     rounds[]        loss, seconds, samples, the parts of it by device
     evaluations[]   metrics, samples, seconds, whether it was the best until then
     best            the best evaluation, or null
+    share_moves[]   from which round on which device had how many samples of a micro-batch, other than before
     totals          rounds, samples, seconds, samples per second, final loss, rounds whose loss was no number; first_epoch and
                     later_epochs apart, since the first one fetches the samples which the later ones have at hand
     set_up          seconds until the first round, its steps, what each device's worker did to get ready
@@ -19,7 +20,7 @@ from typing import Any
 from edgeswarm.wire.v1 import agent_pb2
 
 from .evaluations import evaluation_to_json
-from .events import EvaluationDone, RoundDone
+from .events import EvaluationDone, RoundDone, SharesMoved
 from .progress import StepTime
 
 FORMAT = "edgeswarm-metrics/1"
@@ -35,13 +36,14 @@ def metrics_document(
     prepared: Mapping[str, agent_pb2.PrepareReply],
     settings: Mapping[str, Any],
     evaluations: Sequence[EvaluationDone] = (),
+    moves: Sequence[SharesMoved] = (),
 ) -> dict[str, Any]:
     """The document as JSON values.
 
     rounds, evaluations: all of the job, those before a resume too, in their order.
     rounds_seconds: from Start to the end of the last round, with what is between rounds. until_first_round_seconds: from the
     command to the first round's end. steps: they overlap, hence when each began. prepared: what the workers said when they
-    were ready, by device.
+    were ready (the last time), by device. moves: of shares, since the training was begun or resumed.
     """
     samples = sum(done.samples for done in rounds)
     best = next((done for done in reversed(evaluations) if done.best), None)
@@ -52,6 +54,7 @@ def metrics_document(
         "rounds": [round_to_json(done) for done in rounds],
         "evaluations": [evaluation_to_json(done) for done in evaluations],
         "best": None if best is None else evaluation_to_json(best),
+        "share_moves": [move_to_json(move) for move in moves],
         "totals": {
             "rounds": len(rounds),
             "samples": samples,
@@ -102,6 +105,11 @@ def round_to_json(done: RoundDone) -> dict[str, Any]:
     if done.learning_rate_factor is not None:
         document["learning_rate_factor"] = _finite(done.learning_rate_factor)
     return document
+
+
+def move_to_json(move: SharesMoved) -> dict[str, Any]:
+    shares = {device: share for stage in move.plan.stages for device, share in stage.shares.items()}
+    return {"round": move.round, "shares": shares, "expected_gain": move.gain}
 
 
 def _throughput(rounds: Sequence[RoundDone]) -> dict[str, Any]:

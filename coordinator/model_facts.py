@@ -12,6 +12,7 @@ from edgeswarm.wire.frames import NARROWINGS
 
 ADAM_FACTOR = 1.5  # bytes of state per byte of parameters, from which on it is an optimizer like Adam
 NARROW = "bfloat16"  # float16 has as many bytes
+STATISTIC_BYTES = 8  # float64, whatever travels otherwise
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ def model_costs(
         specs = (layer_graph.tensors[name] for name in layer.parameters)
         return sum(_travelling(spec.bytes, spec.dtype, wire_dtype) for spec in specs if spec.trainable)
 
+    def statistics_bytes(layer: Layer) -> int:
+        """As the worker has them: of each batch norm a count, and two sums a channel."""
+        norms = [norm for norm in layer_graph.batch_norms if norm.running_mean in layer.buffers]
+        return STATISTIC_BYTES * sum(1 + 2 * norm.channels for norm in norms)
+
     def cut_bytes(values: Sequence[LiveValue], wire_dtype: str | None) -> int:
         return sum(_travelling(value.bytes_per_sample, value.dtype, wire_dtype) for value in values)
 
@@ -82,6 +88,7 @@ def model_costs(
                 transient_bytes=transient_bytes[layer.index] if transient_bytes else 0,
                 workspace_bytes=max(step_bytes(layer), workspace_bytes[layer.index] if workspace_bytes else 0),
                 narrow_output_bytes=cut_bytes(cut_after, NARROW) if wire_dtype in (None, "float32") else None,
+                statistics_bytes=statistics_bytes(layer),
             )
             for layer, cut_after in zip(layer_graph.layers, layer_graph.cuts[1:], strict=True)
         ),

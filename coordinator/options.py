@@ -31,6 +31,7 @@ class TrainOptions:
     fresh_profiles: measure again what is cached. listen_address: the host on which the data service listens.
     resume: go on with the unfinished training in `unfinished_folder`. checkpoint_every: rounds from one checkpoint to the
     next; None lets the training's own pace decide. tensorboard: folder for its event files.
+    keep_shares: the samples stay shared as the plan has it, whatever speed the devices show; so they do with plan_path.
     """
 
     job_path: Path
@@ -47,6 +48,7 @@ class TrainOptions:
     resume: bool = False
     checkpoint_every: int | None = None
     tensorboard: Path | None = None
+    keep_shares: bool = False
     discovery: DiscoveryOptions = field(default_factory=DiscoveryOptions)
 
     @property

@@ -3,7 +3,8 @@
     profiles.json
       curves.<hardware key>.<dtype>.<layer signature>   batch sizes, seconds; `asked` says up to which batch size it was tried
       processes.<hardware key>                          what a worker costs beside its layers
-      links.<from>.<to>                                 bandwidth, latency, cost of a byte, when it was measured
+      links.<from>.<to>                                 bandwidth, latency, cost of a byte, when it was measured;
+                                                        from `data-source`: from the operator's machine, where it serves samples
 
 Whole stages that check the sums of layers have signatures and curves like layers.
 A curve that ends before the batch size it was asked for ended where memory or time did: asking again would give the same,
@@ -29,6 +30,8 @@ from .process_costs import ProcessCosts
 FORMAT = "edgeswarm-profiles/5"
 FILE_NAME = "profiles.json"
 LINK_AGE_SECONDS = 24 * 3600.0
+# The sender of links from the machine that serves samples; no node is named so.
+DATA_SOURCE = "data-source"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.signature import signature as signature_of
+from edgeswarm.security.identity import Identity
+from edgeswarm.wire.link_probe import measure_link as probe_link
 from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
@@ -26,7 +28,7 @@ from .curve_ends import LONGEST_SECONDS, is_outgrown
 from .device import Device
 from .model_facts import ModelFacts, model_costs
 from .process_costs import ProcessCosts
-from .profile_cache import Curve, Link, Profiles
+from .profile_cache import DATA_SOURCE, Curve, Link, Profiles
 from .stage_checks import CheckedStage, least_memory_bytes, stages_to_check
 
 LARGEST_PROFILED_BATCH = 256
@@ -152,6 +154,11 @@ def missing_links(profiles: Profiles, devices: Sequence[str], *, now: float) -> 
     return [pair for pair in pairs if profiles.link(*pair, now=now) is None]
 
 
+def missing_source_links(profiles: Profiles, devices: Sequence[str], *, now: float) -> list[str]:
+    """The devices to which the link from the operator's machine has to be measured. Pure."""
+    return [device for device in devices if profiles.link(DATA_SOURCE, device, now=now) is None]
+
+
 def measure_layers(
     link: AgentLink,
     work: LayerWork,
@@ -221,6 +228,15 @@ def measure_link(link: AgentLink, receiver: str, *, address: str) -> Link:
     measurement = link.call(
         "ProbeLink", request, timeout_seconds=_PROBE_LINK_CALL_SECONDS, doing=f"measure its link to {receiver}"
     )
+    return _link_of(measurement)
+
+
+def measure_source_link(link: AgentLink, *, identity: Identity) -> Link:
+    """From this machine, which serves the samples, to the agent of `link`."""
+    return _link_of(probe_link(identity=identity, node_id=link.node_id, address=link.address, seconds=LINK_SECONDS))
+
+
+def _link_of(measurement: agent_pb2.LinkMeasurement) -> Link:
     return Link(
         bandwidth_bytes_per_second=max(measurement.bandwidth_bytes_per_second, 1.0),
         latency_seconds=measurement.latency_seconds,

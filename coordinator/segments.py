@@ -5,6 +5,8 @@
     checkpoint                    c               c          every 24 rounds, and at the end
                   |-------|---------------|-------|          segments: one Start each
 
+    looks         l     l           l                        6, 12, 24, 48, 96, 192, 288, ... rounds after the beginning
+
 Without a number of rounds from one checkpoint to the next the training's own pace decides: a checkpoint may cost at most 2 %
 of the time since the last one. Where epochs are short a segment then has several of them, for a pause has its price too.
 """
@@ -17,6 +19,8 @@ CHECKPOINT_TIME_FRACTION = 0.02
 # Of gathering, before it was measured: a wireless network has as much, a small disk takes as long to have a file safe.
 FIRST_GUESS_BYTES_PER_SECOND = 5e6
 FIRST_GUESS_SECONDS_A_LAYER = 0.01
+FIRST_LOOK_ROUNDS = 6
+MOST_ROUNDS_BETWEEN_LOOKS = 96
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,14 @@ class Segments:
 
     rounds: of the whole job, whose epochs have rounds_per_epoch each. evaluate_every: epochs from one evaluation to the next;
     None where there is no evaluation set. checkpoint_every: rounds from one checkpoint to the next; None for the pace's.
+    looks_from: the round from which on looks at the devices' speeds are counted; None for none.
     """
 
     rounds: int
     rounds_per_epoch: int
     evaluate_every: int | None = None
     checkpoint_every: int | None = None
+    looks_from: int | None = None
 
     def after(self, first_round: int, pace: Pace) -> Segment:
         """The segment that begins with this round, which is one of the job's."""
@@ -74,8 +80,14 @@ class Segments:
             if self.checkpoint_every is not None
             else self._end_at_own_pace(first_round, pace)
         )
+        if self.looks_from is not None:
+            ends.append(_next_look(self.looks_from, first_round))
         end_round = min(ends)
         return Segment(first_round, end_round, self._evaluates_at(end_round))
+
+    def looks_at(self, end_round: int) -> bool:
+        """Whether the devices' speeds are looked at after this segment."""
+        return self.looks_from is not None and _next_look(self.looks_from, end_round - 1) == end_round < self.rounds
 
     def checkpoint_is_due(self, end_round: int, pace: Pace) -> bool:
         """Whether one is to be written at the end of a segment; at the end of the job in any case."""
@@ -100,3 +112,11 @@ class Segments:
 def _next_multiple(step: int, first_round: int) -> int:
     """The first multiple of `step` that is larger than first_round."""
     return (first_round // step + 1) * step
+
+
+def _next_look(looks_from: int, first_round: int) -> int:
+    """The first round after first_round at which is looked."""
+    passed = FIRST_LOOK_ROUNDS
+    while looks_from + passed <= first_round:
+        passed += min(passed, MOST_ROUNDS_BETWEEN_LOOKS)
+    return looks_from + passed

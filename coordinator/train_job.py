@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeswarm.config import join_host_and_port
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.samples import SampleOrder
-from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
 from .background import Task
 from .command import Command, Preparation
 from .data_service import DataServiceReady
-from .deployment import Deployment
 from .evaluations import Evaluations
-from .events import READ_CHECKPOINT, WRITE_RESULT, PlanMade, RoundDone, TrainingDone
+from .events import READ_CHECKPOINT, WRITE_RESULT, PlanMade, RoundDone, SharesMoved, TrainingDone
 from .job_run import JobRun
 from .job_state import Phase
 from .last_round import check_plan
@@ -28,17 +24,17 @@ from .manifest import Manifest
 from .metrics import metrics_document
 from .options import TrainOptions
 from .plan_by_hand import fitted
-from .rehearsal_checks import rehearsal_warnings
+from .plan_epochs import PlanEpochs, Ready
 from .resuming import narrow_wire_dtype, plan_to_follow, warnings_on_resuming
 from .segments import Segments
-from .training import Training, is_over
+from .training import Training, Workers, is_over
 from .unfinished import UnfinishedTraining, check_room
 
 if TYPE_CHECKING:
     from edgeswarm.job import Job
 
     from .layer_files import LayerFiles
-    from .preparation import LoadedJob, PreparedModel
+    from .preparation import PreparedModel
 
 
 @dataclass(frozen=True)
@@ -48,21 +44,6 @@ class TrainResult:
     folder: Path
     plan: Plan
     metrics: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """What is known once plan and model are."""
-
-    loaded: LoadedJob
-    prepared: PreparedModel
-    plan: Plan
-    links: Mapping[str, AgentLink]
-    service: DataServiceReady
-
-    @property
-    def job(self) -> Job:
-        return self.loaded.job
 
 
 class TrainJob:
@@ -87,15 +68,14 @@ class TrainJob:
         elif self._options.resume:
             command.progress.warn(f"{self._unfinished.folder} holds no whole checkpoint: the training begins anew.")
         ready = self._plan_and_devices(preparation, by_hand)
-        run = self._job_run(ready)
-        self._train(run, ready)
+        workers, moves = self._train(ready)
         command.supervision.begin(Phase.DONE)
         command.devices.close(reason="the training is done")
-        return self._write(ready.job, ready.prepared, ready.plan, run)
+        return self._write(ready.job, ready.prepared, workers.plan, workers.run, moves)
 
     # --- the steps ------------------------------------------------------------------------------------------------
 
-    def _plan_and_devices(self, preparation: Preparation, by_hand: Plan | None) -> _Ready:
+    def _plan_and_devices(self, preparation: Preparation, by_hand: Plan | None) -> Ready:
         """The devices of the plan reserved, with the job's files, and the data service at work."""
         command, options = self._command, self._options
         first_round = self._resumed.round if self._resumed is not None else 0
@@ -112,8 +92,9 @@ class TrainJob:
         graph = prepared.layer_graph
         check_room(self._unfinished.folder, needed_bytes(prepared))
         if by_hand is None:
-            plan, _ = command.plan(options, prepared, links, batch_size=loaded.job.batch_size)
+            plan, instance = command.plan(options, prepared, links, batch_size=loaded.job.batch_size)
         else:
+            instance = None
             plan = fitted(by_hand, node_ids=tuple(links), layer_graph=graph, batch_size=loaded.job.batch_size)
             command.progress.tell(PlanMade(plan, None, tuple(layer.name for layer in graph.layers)))
         job = loaded.job
@@ -121,7 +102,7 @@ class TrainJob:
         idle = [node_id for node_id in links if node_id not in plan.devices]
         command.devices.free(idle, reason="not in the plan")
         service: DataServiceReady = command.supervision.wait(serving, *(sending[device] for device in plan.devices))[0]
-        return _Ready(loaded, prepared, plan, {device: links[device] for device in plan.devices}, service)
+        return Ready(loaded, prepared, plan, instance, {device: links[device] for device in plan.devices}, service)
 
     def _plan_of_before(self, manifest: Manifest, links: Mapping[str, AgentLink]) -> Plan | None:
         plan, why_not = plan_to_follow(manifest, self._options, found=tuple(links))
@@ -132,54 +113,44 @@ class TrainJob:
             )
         return plan
 
-    def _job_run(self, ready: _Ready) -> JobRun:
-        manifest, job = self._resumed, ready.job
-        order = SampleOrder(ready.prepared.dataset_length, job.batch_size, job.seed)
+    def _train(self, ready: Ready) -> tuple[Workers, Sequence[SharesMoved]]:
+        manifest, job, prepared = self._resumed, ready.job, ready.prepared
         done: list[RoundDone] = []
         if manifest is not None:
             with self._command.progress.step(READ_CHECKPOINT, f"round {manifest.round}"):
                 done = self._unfinished.rounds()
-        return JobRun(
-            job=self._command.reference(epoch=1),
-            plan=ready.plan,
-            order=order,
-            rounds=order.rounds_per_epoch * job.epochs,
-            links=ready.links,
-            progress=self._command.progress,
-            supervision=self._command.supervision,
-            first_round=manifest.round if manifest is not None else 0,
+        first_round = manifest.round if manifest is not None else 0
+        epochs = PlanEpochs(
+            self._command,
+            ready,
+            first_round=first_round,
             done=done,
             rounds_seconds=manifest.rounds_seconds if manifest is not None else 0.0,
-            learning_rate_schedule=job.learning_rate_schedule,
         )
-
-    def _train(self, run: JobRun, ready: _Ready) -> None:
-        job, prepared = ready.job, ready.prepared
-        deployment = run.prepare(partial(self._deployment, ready))
-        rehearsed = {device: reply.peak_memory_bytes for device, reply in run.prepared.items()}
-        for warning in rehearsal_warnings(ready.plan, rehearsed):
-            self._command.progress.warn(warning)
+        workers = epochs.begin()
         if not self._unfinished.held:
             self._unfinished.begin()
-        order = SampleOrder(prepared.dataset_length, job.batch_size, job.seed)
+        follows_speed = ready.instance is not None and not self._options.keep_shares
         training = Training(
-            run=run,
+            workers=workers,
             segments=Segments(
-                rounds=order.rounds_per_epoch * job.epochs,
-                rounds_per_epoch=order.rounds_per_epoch,
+                rounds=ready.order.rounds_per_epoch * job.epochs,
+                rounds_per_epoch=ready.order.rounds_per_epoch,
                 evaluate_every=job.evaluate_every if prepared.evaluation_graph is not None else None,
                 checkpoint_every=self._options.checkpoint_every,
+                looks_from=first_round if follows_speed else None,
             ),
             unfinished=self._unfinished,
             manifest=self._manifest(ready),
             evaluations=self._evaluations(job),
-            next_round=deployment.first_round,
+            next_round=first_round,
             early_stop=job.early_stop_epochs,
-            gather=partial(self._gather, run, deployment),
             checkpoint_bytes=prepared.checkpoint_bytes,
             progress=self._command.progress,
+            move=epochs.move,
         )
         training.to_the_end()
+        return training.workers, epochs.moves
 
     def _only_write(self, manifest: Manifest, preparation: Preparation) -> TrainResult:
         """All rounds are done: only the result was not written."""
@@ -199,7 +170,9 @@ class TrainJob:
         )
         return self._write(job, prepared, manifest.plan, run)
 
-    def _write(self, job: Job, prepared: PreparedModel, plan: Plan, run: JobRun) -> TrainResult:
+    def _write(
+        self, job: Job, prepared: PreparedModel, plan: Plan, run: JobRun, moves: Sequence[SharesMoved] = ()
+    ) -> TrainResult:
         from .checkpoint import write_result
 
         manifest = self._unfinished.manifest
@@ -215,6 +188,7 @@ class TrainJob:
                 prepared=run.prepared,
                 settings={"batch_size": job.batch_size, "epochs": job.epochs, "seed": job.seed, "data": job.data},
                 evaluations=manifest.evaluations,
+                moves=moves,
             )
             write_result(
                 folder,
@@ -260,7 +234,7 @@ class TrainJob:
 
         return LayerFiles(self._unfinished.round_folder(round_number), round=round_number, layers=manifest.layers)
 
-    def _manifest(self, ready: _Ready) -> Manifest:
+    def _manifest(self, ready: Ready) -> Manifest:
         job, prepared = ready.job, ready.prepared
         return Manifest(
             job_id=self._command.job_id,
@@ -273,57 +247,6 @@ class TrainJob:
             wire_dtype=narrow_wire_dtype(job),
             layers=len(prepared.layer_graph.layers),
             plan=ready.plan,
-        )
-
-    def _deployment(self, ready: _Ready, ports: Mapping[str, int]) -> Deployment:
-        job, prepared, bundle = ready.job, ready.prepared, ready.loaded.bundle
-        return Deployment(
-            job=self._command.reference(epoch=1),
-            plan=ready.plan,
-            layer_graph=prepared.layer_graph,
-            evaluation_graph=prepared.evaluation_graph,
-            places=self._command.places(ready.links),
-            worker_ports=ports,
-            holder=(self._command.identity.node_id, ready.service.port),
-            training=agent_pb2.TrainingSettings(
-                bundle_sha256=bundle.sha256,
-                job_file=bundle.job_file,
-                batch_size=job.batch_size,
-                epochs=job.epochs,
-                seed=job.seed,
-                dataset_length=prepared.dataset_length,
-                data_mode=job.data,
-                loss_counts=prepared.loss_counts,
-                least_batch=max(layer.least_batch for layer in prepared.layer_graph.layers),
-                evaluation_length=prepared.evaluation_length,
-                wire_dtype=narrow_wire_dtype(job),
-            ),
-            first_round=self._resumed.round if self._resumed is not None else 0,
-        )
-
-    def _gather(self, run: JobRun, deployment: Deployment, round_number: int, folder: Path) -> int:
-        from .gather import stage_fetchers
-        from .layer_files import LayerFiles
-
-        addresses = {
-            device: join_host_and_port(deployment.places[device].host, port)
-            for device, port in deployment.worker_ports.items()
-        }
-        return run.gather(
-            stage_fetchers(
-                deployment.plan,
-                job=deployment.job,
-                round_number=round_number,
-                addresses=addresses,
-                identity=self._command.identity,
-                folder=folder,
-                begin=LayerFiles(
-                    self._command.snapshot_folder,
-                    round=deployment.first_round,
-                    layers=len(deployment.layer_graph.layers),
-                ),
-                changing=deployment.layer_graph.changing,
-            )
         )
 
 

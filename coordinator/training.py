@@ -1,7 +1,7 @@
 """A training from its first round to its last checkpoint: segment after segment, with what is done between two of them.
 
-┌─> rounds ── evaluation ── best? enough? ── layers to the disk, where due ─┐
-└──────────────────────────────────────────────────────────────────────────┘
+┌─> rounds ── evaluation ── best? enough? ── layers to the disk, where due ── shares by speed, where that pays ─┐
+└──────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from edgeswarm.plan import Plan
 
 from .evaluations import Evaluations
 from .events import GATHER, TRAIN, CheckpointWritten
@@ -25,30 +27,43 @@ def is_over(evaluations: Evaluations, *, next_round: int, rounds: int, early_sto
     return next_round >= rounds or (early_stop is not None and evaluations.without_better >= early_stop)
 
 
+@dataclass(frozen=True)
+class Workers:
+    """Those that follow one plan. gather: writes every layer, at the beginning of a round, into a folder; the bytes."""
+
+    plan: Plan
+    run: JobRun
+    gather: Callable[[int, Path], int]
+
+
+def no_move(workers: Workers, next_round: int) -> None:
+    """For a training that keeps its plan."""
+
+
 @dataclass
 class Training:
     """What it works with, and how far it is.
 
     manifest: of the checkpoint that comes next, but for what changes from one to the next. next_round: the first that isn't
-    done. early_stop: evaluations without a better one that end the training; None for never. gather: writes every layer, at
-    the beginning of a round, into a folder; the bytes. checkpoint_bytes: about what that will be.
+    done. early_stop: evaluations without a better one that end the training; None for never. checkpoint_bytes: about what
+    one will be. move: the workers under another plan from the next round on; None where they go on as they are.
     """
 
-    run: JobRun
+    workers: Workers
     segments: Segments
     unfinished: UnfinishedTraining
     manifest: Manifest
     evaluations: Evaluations
     next_round: int
     early_stop: int | None
-    gather: Callable[[int, Path], int]
     checkpoint_bytes: int
     progress: Progress
+    move: Callable[[Workers, int], Workers | None] = no_move
 
     def __post_init__(self) -> None:
         self._pace = Pace.at_the_beginning(checkpoint_bytes=self.checkpoint_bytes, layers=self.manifest.layers)
         self._checkpoint_at = time.monotonic()
-        self._rounds_written = len(self.run.done)
+        self._rounds_written = len(self.workers.run.done)
 
     @property
     def over(self) -> bool:
@@ -65,10 +80,10 @@ class Training:
             self._checkpoint()
 
     def _segment_and_more(self) -> bool:
-        """One segment, and the checkpoint after it where it is due and not the last; whether the training goes on."""
+        """One segment, and what comes after it where it is due and not the last; whether the training goes on."""
         segment = self.segments.after(self.next_round, self._pace)
         began = time.monotonic()
-        evaluation = self.run.run(segment)
+        evaluation = self.workers.run.run(segment)
         now = time.monotonic()
         self.next_round = segment.end_round
         self._pace = replace(
@@ -85,28 +100,32 @@ class Training:
             return False
         if best or self.segments.checkpoint_is_due(self.next_round, self._pace):
             self._checkpoint()
+        if self.segments.looks_at(self.next_round):
+            self.workers = self.move(self.workers, self.next_round) or self.workers
         return True
 
     def _checkpoint(self) -> None:
         began = time.monotonic()
+        run = self.workers.run
         written_bytes = 0
 
         def fill(folder: Path) -> None:
             nonlocal written_bytes
-            written_bytes = self.gather(self.next_round, folder)
+            written_bytes = self.workers.gather(self.next_round, folder)
 
         self.unfinished.write(
             replace(
                 self.manifest,
                 round=self.next_round,
                 evaluations=self.evaluations.done,
-                rounds_seconds=self.run.rounds_seconds,
+                rounds_seconds=run.rounds_seconds,
+                plan=self.workers.plan,
             ),
-            new_rounds=self.run.done[self._rounds_written :],
+            new_rounds=run.done[self._rounds_written :],
             fill=fill,
             needed_bytes=self.checkpoint_bytes,
         )
-        self._rounds_written = len(self.run.done)
+        self._rounds_written = len(self.workers.run.done)
         self._checkpoint_at = time.monotonic()
         seconds = self._checkpoint_at - began
         self._pace = replace(self._pace, checkpoint_seconds=seconds, since_checkpoint_seconds=0.0)

@@ -29,6 +29,7 @@ class LayerCosts:
     output_bytes: all that crosses the cut after this layer, as it travels. saved_bytes: held from forward to backward.
     gradient_bytes: what an all-reduce of its gradients is about, as it travels; None for as many as the parameters have.
     narrow_output_bytes: output_bytes if float32 travelled in two bytes; None where that is unknown, or done already.
+    statistics_bytes: the sums of batch norms that replicas add up once a round.
     flops_*: None where unknown. least_batch: the fewest samples that the layer can take at once.
     transient_bytes: held while the layer computes, beside saved_bytes. workspace_bytes: likewise, whatever the batch.
     """
@@ -44,11 +45,12 @@ class LayerCosts:
     transient_bytes: int = 0
     workspace_bytes: int = 0
     narrow_output_bytes: int | None = None
+    statistics_bytes: int = 0
 
     def __post_init__(self) -> None:
         for what in (
             "param_bytes", "output_bytes", "saved_bytes", "gradient_bytes", "transient_bytes", "workspace_bytes",
-            "narrow_output_bytes",
+            "narrow_output_bytes", "statistics_bytes",
         ):  # fmt: skip
             if (getattr(self, what) or 0) < 0:
                 raise ValueError(f"layer {self.name}: {what} is below 0")
@@ -98,6 +100,9 @@ class ModelCosts:
 
     def gradient_bytes(self, first_layer: int, end_layer: int) -> int:
         return int(self.gradient_bytes_before[end_layer] - self.gradient_bytes_before[first_layer])
+
+    def statistics_bytes(self, first_layer: int, end_layer: int) -> int:
+        return sum(layer.statistics_bytes for layer in self.layers[first_layer:end_layer])
 
     def saved_bytes(self, first_layer: int, end_layer: int) -> int:
         """Per sample."""

@@ -41,6 +41,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                     **_where_known(gradient_bytes=layer.gradient_bytes),
                     **_where_any(transient_bytes=layer.transient_bytes, workspace_bytes=layer.workspace_bytes),
                     **_where_known(narrow_output_bytes=layer.narrow_output_bytes),
+                    **_where_any(statistics_bytes=layer.statistics_bytes),
                 }
                 for layer in instance.model.layers
             ],
@@ -194,6 +195,7 @@ def _model_from_json(fields: Fields) -> ModelCosts:
                 transient_bytes=entry.integer("transient_bytes", minimum=0, default=0),
                 workspace_bytes=entry.integer("workspace_bytes", minimum=0, default=0),
                 narrow_output_bytes=entry.optional_integer("narrow_output_bytes", minimum=0),
+                statistics_bytes=entry.integer("statistics_bytes", minimum=0, default=0),
             )
             for entry in fields.sections("layers")
         ),

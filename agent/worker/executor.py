@@ -90,11 +90,11 @@ class StageExecutor:
         mine = self._compute.begin_round(round_number, sizes)
         self.buckets.zero()
         self._reducer.begin_round(round_number)
-        self._run_schedule(mine)
+        statistics = self._run_schedule(mine)
         with self._clock.part(ALL_REDUCE):
             self._shared.progress.set("all-reduce", self._others())
             self._reducer.finish_backward()
-            loss_sum, loss_count = self._reduce_statistics()
+            loss_sum, loss_count = self._reduce_numbers(statistics)
             totals = self._agree(round_number, loss_count)
         with self._clock.part(STEP):
             self._shared.progress.set("optimizer step")
@@ -112,35 +112,47 @@ class StageExecutor:
             report.gradient_norm = norm
         return report
 
-    def _run_schedule(self, micro_batches: Sequence[int]) -> None:
+    def _run_schedule(self, micro_batches: Sequence[int]) -> torch.Tensor:
+        """The sums of the batch statistics, which the replicas add up while backwards are still to do."""
+        statistics = self._merger.to_vector()
+
         def run(action: Action) -> None:
             if action == Action(ActionKind.BACKWARD, micro_batches[-1]):
                 self._reducer.arm()
             self._compute.run(action)
             if action.kind is ActionKind.FORWARD:
                 self._merger.add(self._module.take_batch_statistics())
+                if action.micro_batch == micro_batches[-1]:
+                    statistics.copy_(self._merger.to_vector())
+                    self._reduce_beside(statistics)
 
+        if not micro_batches:
+            self._reduce_beside(statistics)
         self._compute.exchange.follow_schedule(micro_batches, run)
+        return statistics
 
-    def _reduce_statistics(self) -> tuple[float, float]:
-        """Loss sum and count, the batch statistics, and which parameters got a gradient, over all replicas.
+    def _reduce_beside(self, statistics: torch.Tensor) -> None:
+        if self._merger.elements:
+            self._reducer.reduce_beside(statistics)
 
-        Applies the batch statistics.
+    def _reduce_numbers(self, statistics: torch.Tensor) -> tuple[float, float]:
+        """Loss sum and count, and which parameters got a gradient, over all replicas.
+
+        Applies the batch statistics, which are there by then.
         """
         totals, buckets = self._compute.totals, self.buckets
         loss = torch.tensor([totals.loss_sum, totals.count], dtype=torch.float64)
         touched = torch.tensor([name in buckets.touched for name in buckets.names], dtype=torch.float64)
-        flat = torch.cat([loss, touched, self._merger.to_vector()])
-        self._reducer.reduce_last(flat)
+        flat = torch.cat([loss, touched])
+        self._reducer.reduce_beside(flat)
         self._reducer.wait()
-        statistics_begin = LOSS_NUMBERS + len(buckets.names)
-        counts = flat[LOSS_NUMBERS:statistics_begin].tolist()
+        counts = flat[LOSS_NUMBERS:].tolist()
         # Of a tied weight the other holders know; it is taken to have got one.
         buckets.touched.update(name for name, count in zip(buckets.names, counts, strict=True) if count)
         buckets.touched.update(self._tied_names)
         if self._merger.elements:
             with self._clock.part(STEP):
-                self._merger.apply(flat[statistics_begin:])
+                self._merger.apply(statistics)
         return float(flat[0]), float(flat[1])
 
     def _agree(self, round_number: int, loss_count: float) -> Totals:

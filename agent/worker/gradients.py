@@ -166,8 +166,8 @@ class OverlappedReducer:
             missing.clear()
         self._release()
 
-    def reduce_last(self, buffer: torch.Tensor) -> None:
-        """Hands in one more buffer (statistics) after the buckets. Wait for it with `wait`."""
+    def reduce_beside(self, buffer: torch.Tensor) -> None:
+        """Hands in a buffer that is no gradient: at every replica between the same two buckets, or before or after all."""
         self._submit(buffer)
 
     def wait(self) -> None:

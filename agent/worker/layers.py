@@ -157,27 +157,32 @@ class LayerHolder:
     def read(self, request: data_pb2.FetchLayerRequest) -> bytes:
         """The bytes of one layer. Raises EdgeswarmError for a job, a layer or a round that isn't here."""
         with self._reading:
-            return self._read(request)
+            if request.job.job_id != self._job_id:
+                raise EdgeswarmError(
+                    ErrorCode.STALE_CALL, f"this worker works for job {self._job_id}, not for {request.job.job_id}"
+                )
+            return pack_layer(self._state(request.layer, request.round, changed_only=request.changed_only))
 
-    def _read(self, request: data_pb2.FetchLayerRequest) -> bytes:
-        if request.job.job_id != self._job_id:
-            raise EdgeswarmError(
-                ErrorCode.STALE_CALL, f"this worker works for job {self._job_id}, not for {request.job.job_id}"
-            )
+    def states(self, round_number: int) -> dict[int, LayerState]:
+        """All layers, with the tensors that computing uses. Raises EdgeswarmError for another round than that held."""
+        with self._reading:
+            return {layer: self._state(layer, round_number) for layer in self._names_by_layer}
+
+    def _state(self, layer: int, round_number: int, *, changed_only: bool = False) -> LayerState:
         if self._round is None:
             raise EdgeswarmError(ErrorCode.STALE_CALL, "this worker holds no finished state now")
-        names = self._names_by_layer.get(request.layer)
-        if names is None or request.round != self._round:
+        names = self._names_by_layer.get(layer)
+        if names is None or round_number != self._round:
             raise EdgeswarmError(
                 ErrorCode.STALE_CALL,
                 f"this worker holds layers {sorted(self._names_by_layer)} of round {self._round}, "
-                f"not layer {request.layer} of round {request.round}",
+                f"not layer {layer} of round {round_number}",
             )
         module = self._module
         optimizer = self._optimizer.optimizer
         constants, buffers = dict(self._constants), dict(module.buffers)
         held = list(module.parameters.items())
-        if request.changed_only:
+        if changed_only:
             constants.clear()
             buffers = {name: buffers[name] for norm in module.graph.batch_norms for name in norm.buffers}
             held = [(name, parameter) for name, parameter in held if parameter.requires_grad]
@@ -194,15 +199,13 @@ class LayerHolder:
                     }
             for group in optimizer.param_groups:
                 groups.append({key: value for key, value in group.items() if key not in ("params", "param_names")})
-        return pack_layer(
-            LayerState(
-                round=self._round,
-                parameters=parameters,
-                buffers={name: buffer.cpu() for name, buffer in buffers.items() if name in names},
-                constants={name: constant.cpu() for name, constant in constants.items() if name in names},
-                optimizer=optimizer_state,
-                groups=groups,
-            )
+        return LayerState(
+            round=self._round,
+            parameters=parameters,
+            buffers={name: buffer.cpu() for name, buffer in buffers.items() if name in names},
+            constants={name: constant.cpu() for name, constant in constants.items() if name in names},
+            optimizer=optimizer_state,
+            groups=groups,
         )
 
 

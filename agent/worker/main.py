@@ -22,6 +22,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.job_file import user_error
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
+from edgeswarm.snapshot import LayerState
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 
 from ..pipe import MessagePipe
@@ -152,9 +153,11 @@ class Worker:
             self._progress.set("idle")
 
     def _prepare(self, command: worker_pb2.WorkerCommand) -> None:
-        self._end_epoch()
         request = command.prepare.request
-        epoch = StageEpoch(self._context, request, bundle_folder=Path(command.prepare.bundle_folder))
+        kept = self._kept_layers(request) if request.keeps_layers else None
+        self._end_epoch(keeps_memory=request.keeps_layers)
+        epoch = StageEpoch(self._context, request, bundle_folder=Path(command.prepare.bundle_folder), kept=kept)
+        del kept
         self._job_folder = Path(command.prepare.bundle_folder)
         self._epoch = epoch
         self._take_switch(epoch.switch)
@@ -166,6 +169,12 @@ class Worker:
             self._end_epoch()
             raise
         self._send(command.number, ready=ready)
+
+    def _kept_layers(self, request: agent_pb2.PrepareRequest) -> dict[int, LayerState]:
+        epoch = self._epoch
+        if epoch is None or epoch.job.job_id != request.job.job_id:
+            raise EdgeswarmError(ErrorCode.STALE_CALL, "prepare keeps layers, and this worker has none of the job")
+        return epoch.holder.states(request.first_round)
 
     def _start(self, command: worker_pb2.WorkerCommand) -> None:
         epoch = self._epoch
@@ -239,10 +248,10 @@ class Worker:
         if self._halts_read > self._halts_done:
             switch.halt()
 
-    def _end_epoch(self) -> None:
+    def _end_epoch(self, *, keeps_memory: bool = False) -> None:
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
-            epoch.close()
+            epoch.close(keeps_memory=keeps_memory)
 
     # --- events -------------------------------------------------------------------------------------------------
 

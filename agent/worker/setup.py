@@ -1,6 +1,6 @@
 """Phase one of an epoch at a worker: from a PrepareRequest to a stage that is ready to run rounds.
 
-load job -> fetch layers -> build stage -> open links -> open data -> build optimizer -> rehearse -> ready
+load job -> fetch layers, or keep them -> build stage -> open links -> open data -> build optimizer -> rehearse -> ready
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from edgeswarm.job_file import load_job
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.plan import Plan
+from edgeswarm.prepare_parts import FETCH_LAYERS
 from edgeswarm.routes import Routes, TiedTensor
 from edgeswarm.samples import SampleOrder
 from edgeswarm.security.identity import Identity
@@ -67,11 +68,23 @@ class WorkerContext:
 
 
 class StageEpoch:
-    """Everything of one epoch at this worker. `close` ends its threads and streams."""
+    """Everything of one epoch at this worker. `close` ends its threads and streams.
 
-    def __init__(self, context: WorkerContext, request: agent_pb2.PrepareRequest, *, bundle_folder: Path) -> None:
+    kept: the layers of the epoch before, where the request says that they are kept.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        request: agent_pb2.PrepareRequest,
+        *,
+        bundle_folder: Path,
+        kept: Mapping[int, LayerState] | None = None,
+    ) -> None:
         self._context = context
         self._request = request
+        self._kept = kept
+        self._keeps_layers = kept is not None
         self._bundle_folder = bundle_folder
         self.job = request.job
         self.switch = EpochSwitch()
@@ -107,10 +120,8 @@ class StageEpoch:
         tied = [TiedTensor(item.name, tuple(item.stages)) for item in request.tied]
         routes = Routes(plan, context.device, least_batch=max(1, settings.least_batch))
         order = SampleOrder(settings.dataset_length, settings.batch_size, settings.seed)
-        with self._timed("fetch layers"):
-            states = fetch_layers(
-                context.identity, request.job, request.sources, round_number=request.first_round, switch=self.switch
-            )
+        with self._timed(FETCH_LAYERS):
+            states = self._layers()
             self.switch.check()
         with self._timed("build stage"):
             module = StageModule(graph, tensors_of(states), device=context.accelerator, fast_layout=True)
@@ -175,8 +186,9 @@ class StageEpoch:
             evaluation=self.evaluation.module if self.evaluation is not None else None,
         )
         del states
-        # What fetching left behind as the layers grew is no part of the peak.
-        give_back_free_memory()
+        if not self._keeps_layers:
+            # What fetching left behind as the layers grew is no part of the peak.
+            give_back_free_memory()
         with self._timed("rehearse"):
             self.peak_memory_bytes = rehearse(
                 module,
@@ -185,7 +197,6 @@ class StageEpoch:
                 device=context.device,
                 check_halt=self.switch.check,
             )
-            give_back_free_memory()
         self._holder.hold(request.first_round)
         context.server.hold_layers(self._holder.read)
         return agent_pb2.PrepareReply(
@@ -196,8 +207,11 @@ class StageEpoch:
             fetch_peak_memory_bytes=fetch_peak_memory_bytes,
         )
 
-    def close(self) -> None:
-        """Ends the epoch: streams, threads, feed. Idempotent."""
+    def close(self, *, keeps_memory: bool = False) -> None:
+        """Ends the epoch: streams, threads, feed. Idempotent.
+
+        keeps_memory: another one follows at once, which will need as much.
+        """
         self.switch.halt()
         self._context.server.hold_layers(None)
         self._stack.close()
@@ -208,7 +222,17 @@ class StageEpoch:
             # Its frames hold the stage and what was in flight, and the switch outlives both.
             self.switch.error.__traceback__ = None
         gc.collect()
-        give_back_free_memory()
+        if not keeps_memory:
+            give_back_free_memory()
+
+    def _layers(self) -> Mapping[int, LayerState]:
+        kept, self._kept = self._kept, None  # nothing but the stage keeps them in memory
+        if kept is not None:
+            return kept
+        request = self._request
+        return fetch_layers(
+            self._context.identity, request.job, request.sources, round_number=request.first_round, switch=self.switch
+        )
 
     @contextlib.contextmanager
     def _timed(self, part: str) -> Iterator[None]:

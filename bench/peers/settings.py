@@ -21,7 +21,7 @@ from bench.peers.blocks import blocks_of, has_images, samples
 from bench.peers.launch import run_peer
 from bench.testbed.bed import EmulatedLan
 
-MICRO_BATCHES = (8, 16, 32, 64, 128)
+MICRO_BATCHES = (8, 16, 32, 64, 128, 256)
 BUCKETS_MIB = (2, 25)
 ALONE_SLOWER = 0.95  # larger micro-batches are not tried once one is so much slower than the best
 PIPELINE_MICRO_BATCHES = (16, 32, 64)

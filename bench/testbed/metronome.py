@@ -1,10 +1,11 @@
 """Makes the devices' quotas fine, and their speed steady: a real-time thread on each processor, awake every half millisecond.
 
 The kernel looks whether a group has used up its quota when a tick comes, each 4 ms, or when the processor changes hands. A
-device of 1.2 ms in every 10 therefore ran for up to 4 ms and stood still for 26. With processors that change hands all the time:
+device of 0.12 core, whose share was 1.2 ms in every 10, ran for up to 4 ms and stood still for 26. With processors that change
+hands all the time:
 
     alone        ####______________________####____________      3.7 ms, then 26 ms of nothing
-    with this    #_________#_________#_________#_________#       1.2 ms of every 10
+    with this    #_________#_________#_________#_________#       its share of every period (groups.py has 20 ms now)
 
 It takes some 4 % of each processor. It also keeps the kernel from putting idle processors to sleep: those of a machine that is
 shared with others come back slower, and with cold caches. A device of 0.12 core that was alone did 21 to 26 steps of a model a

@@ -21,6 +21,7 @@ from ..events import (
     PlanMade,
     ProfileProgress,
     RoundDone,
+    SharesMoved,
     StepDone,
     StepStarted,
     TrainingDone,
@@ -49,6 +50,17 @@ def round_line(event: RoundDone) -> str:
         parts.append(f"{clock_time(event.seconds_left)} left")
     parts.append(f"stages {' '.join(f'{100 * use:.0f}' for use in event.stage_use)} % busy")
     return " | ".join(parts)
+
+
+def shares_line(event: SharesMoved) -> str:
+    """`after round 6 shares follow speed: nx-1 217 -> 231, tx2-1 96 -> 89; about 5 % faster`"""
+    changes = [
+        f"{device} {before} -> {stage.shares[device]}"
+        for old, stage in zip(event.before.stages, event.plan.stages, strict=True)
+        for device, before in old.shares.items()
+        if stage.shares[device] != before
+    ]
+    return f"after round {event.round} shares follow speed: {', '.join(changes)}; about {100 * event.gain:.0f} % faster"
 
 
 def evaluation_line(event: EvaluationDone) -> str:
@@ -136,6 +148,8 @@ class Progress:
         elif isinstance(event, PlanMade):
             if self._show_plan is not None:
                 self._show_plan(event)
+        elif isinstance(event, SharesMoved):
+            self.line(f"  {shares_line(event)}")
         elif isinstance(event, RoundDone):
             self._round = round_line(event)
             self._now_and_then(self._round, last=event.round + 1 == event.rounds)

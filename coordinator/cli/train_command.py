@@ -66,6 +66,11 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Write TensorBoard's event files there, too.",
 )
+@click.option(
+    "--keep-shares",
+    is_flag=True,
+    help="Leave the samples shared as planned, whatever speed the devices show.",
+)
 @click.option("--parts", is_flag=True, help="Print where each worker's round time went.")
 @job_options
 @find_options
@@ -81,6 +86,7 @@ def train(
     plan_path: Path | None,
     wire_dtype: str | None,
     tensorboard: Path | None,
+    keep_shares: bool,
     parts: bool,
     planner: str,
     micro_batch: int | None,
@@ -95,6 +101,9 @@ def train(
     The result is a folder with model.safetensors (plain PyTorch loads it), the optimizer's state, metrics.json and
     plan.json. It is written at the end, whole. Until then checkpoints lie beside it, in a folder whose name ends in
     .unfinished: a training that fails, or that you stop with Ctrl-C, frees the devices, and --resume goes on from there.
+
+    When the devices turn out faster or slower than they were measured, their shares of the samples follow, where that saves
+    more time than it takes. With --keep-shares, or a plan of your own, they stay; the same plan then gives the same bits.
 
     A training whose terminal is closed goes on. `edgeswarm status`, `edgeswarm logs` and `edgeswarm stop` find it again,
     as they find one that was started with --detach.
@@ -130,6 +139,7 @@ def train(
         resume=resume,
         checkpoint_every=checkpoint_every,
         tensorboard=tensorboard,
+        keep_shares=keep_shares,
         discovery=FindArguments(**found).with_settings(settings),
     )
     announcement = None

@@ -86,8 +86,9 @@ def sent_bytes(works: Sequence[ReplicaWork], *, group_sizes: Sequence[int]) -> d
         forward = sum(samples for part in work.parts if part for _, samples in part.downstream)
         backward = sum(samples for part in work.parts if part for _, samples in part.upstream)
         size = group_sizes[work.stage]
-        gradients = sum(bucket.gradient_bytes for bucket in work.buckets) * 2 * (size - 1) / size
-        sent[work.name] = float(forward * work.output_bytes + backward * work.input_bytes) + gradients
+        summed = work.statistics_bytes + sum(bucket.gradient_bytes for bucket in work.buckets)
+        all_reduced = summed * 2 * (size - 1) / size
+        sent[work.name] = float(forward * work.output_bytes + backward * work.input_bytes) + all_reduced
     return sent
 
 

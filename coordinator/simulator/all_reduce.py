@@ -1,8 +1,8 @@
 """The all-reduce of a stage's group, as its workers do it: bucket after bucket, each once the last replica has it, two at once.
 
-    replica a   B B B B B B|           bucket 0 ------> bucket 1 ------> statistics --> step
-    replica b   B B B B B B B B B|     |                |
-                      ^ bucket 0 done at both, and b's last backward goes on
+    replica a   F B B B B B B|         bucket 0 ------> bucket 1 ------> a few numbers --> step
+    replica b   F B B B B B B B B B|   |                |
+                 '- statistics ->  ^ bucket 0 done at both, and b's last backward goes on
 
 A ring sends each replica's share, 2 (G-1)/G of the bucket, to its successor in 2 (G-1) transfers one after another; here
 that is one transfer of as many bytes, and the latencies of all are added behind it, while the next bucket's bytes go. It ends no
@@ -27,7 +27,9 @@ HANDLINGS_OF_A_STEP = 3.0
 
 
 class GroupAllReduce:
-    """The buckets of one stage's group, round after round; the small buffer of statistics goes last.
+    """The buckets of one stage's group, round after round, and what goes with them.
+
+    The sums of batch norms come first, once the last forward is done (none where statistics_bytes is 0); last come a few numbers.
 
     ring: the stream from each replica to its successor. overheads: of the replicas. handled(position, seconds): when a
     replica's processor will be done with so much. finished(position): called for each replica when the round's last buffer is
@@ -41,6 +43,7 @@ class GroupAllReduce:
         *,
         stage: int,
         buckets: Sequence[Bucket],
+        statistics_bytes: int,
         ring: Sequence[Stream],
         overheads: Sequence[Overheads],
         handled: Callable[[int, float], float],
@@ -55,9 +58,12 @@ class GroupAllReduce:
         self._finished = finished
         size = len(self._ring)
         self._steps = 1 if size == 2 else 2 * (size - 1)
-        # Bytes that each replica sends for a buffer, and how many buffers; the last are the statistics, a few numbers.
+        # Bytes that each replica sends for a buffer, and how many of the worker's it stands for.
         part = 2 * (size - 1) / size
-        self._buffers = [(bucket.gradient_bytes * part, bucket.count) for bucket in buckets] + [(0.0, 1)]
+        self._buffers = [(statistics_bytes * part, 1)] if statistics_bytes else []
+        self.first_bucket = len(self._buffers)
+        self._buffers += [(bucket.gradient_bytes * part, bucket.count) for bucket in buckets]
+        self._buffers.append((0.0, 1))
         self._handed_in = [0] * len(self._buffers)
         self._begun = 0
         self._done = 0
@@ -65,7 +71,7 @@ class GroupAllReduce:
 
     @property
     def buffers(self) -> int:
-        """How many each replica hands in a round, the statistics included."""
+        """How many each replica hands in a round, statistics and numbers included."""
         return len(self._buffers)
 
     def hand_in(self, buffer: int) -> None:

@@ -229,6 +229,7 @@ class Engine:
                 self._network,
                 stage=stage_index,
                 buckets=group[0].work.buckets,
+                statistics_bytes=group[0].work.statistics_bytes,
                 ring=[stream(group[place], group[(place + 1) % len(group)].index) for place in range(len(group))],
                 overheads=[replica.work.overheads for replica in group],
                 handled=lambda place, seconds, group=group: self._handled(group[place], seconds),  # type: ignore[misc]
@@ -317,7 +318,7 @@ class Engine:
             self._queue.at(now + missing + min(missing, sharing), self._gradients_done, bucket)
             return
         assert replica.all_reduce is not None
-        replica.all_reduce.hand_in(number)
+        replica.all_reduce.hand_in(replica.all_reduce.first_bucket + number)
 
     def _computed(self, replica: _Replica) -> None:
         action = replica.action
@@ -336,6 +337,12 @@ class Engine:
             self._log.computed.append(ComputeRecord(replica.index, *record))
         if action.kind is FORWARD:
             self._send_frames(replica, action, part.downstream, replica.downstream, replica.work.output_bytes)
+            if (
+                replica.all_reduce is not None
+                and replica.all_reduce.first_bucket
+                and action.micro_batch == replica.mine[-1]
+            ):
+                replica.all_reduce.hand_in(0)
         else:
             self._send_frames(replica, action, part.upstream, replica.upstream, replica.work.input_bytes)
             if replica.policy.is_done:

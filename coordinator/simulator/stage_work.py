@@ -51,7 +51,8 @@ class ReplicaWork:
     device: its place in the instance. parts: by micro-batch, None where it has no samples. in_flight: K.
     step_seconds: optimizer and the device's overhead of a round. sample_bytes: per sample from the data source.
     made_sample_bytes: per sample, as it waits for its use; a job's transform may make more of it than was sent.
-    input_bytes, output_bytes: per sample, at the cuts before and behind the stage.
+    input_bytes, output_bytes: per sample, at the cuts before and behind the stage. statistics_bytes: of the sums of batch
+    norms, which its group adds up after its last forward.
     """
 
     name: str
@@ -66,6 +67,7 @@ class ReplicaWork:
     input_bytes: int
     output_bytes: int
     buckets: tuple[Bucket, ...]
+    statistics_bytes: int
 
     @property
     def micro_batches(self) -> list[int]:
@@ -103,6 +105,9 @@ def replica_works(instance: PlanningInstance, plan: Plan) -> list[ReplicaWork]:
                     input_bytes=int(instance.model.cut_bytes[stage.first_layer]),
                     output_bytes=int(instance.model.cut_bytes[stage.end_layer]),
                     buckets=_buckets(instance, stage, name) if stage.replicated else (),
+                    statistics_bytes=(
+                        instance.model.statistics_bytes(stage.first_layer, stage.end_layer) if stage.replicated else 0
+                    ),
                 )
             )
     return works

@@ -9,7 +9,11 @@ from .policy import Action, ActionKind
 
 
 class OneForwardOneBackward:
-    """At most `in_flight` micro-batches between their forward and their backward; a backward that is ready goes first.
+    """At most `in_flight` micro-batches between their forward and their backward. Where both are ready, a forward goes after a
+    backward, and a backward after a forward.
+
+    A replica that is late so gives both its neighbours something to do. Were a backward always first, it would catch up on all
+    of those that wait before the next stage gets another forward, and that stage, idle by then, would let it wait in turn.
 
     Three stages with K = 5, 3, 1 and four micro-batches (F forward, B backward, digits the micro-batch):
 
@@ -32,6 +36,7 @@ class OneForwardOneBackward:
         self._in_flight = in_flight
         self._forwards = 0
         self._backwards = 0
+        self._backward_was_last = False
 
     @property
     def is_done(self) -> bool:
@@ -48,9 +53,11 @@ class OneForwardOneBackward:
         may_forward = in_flight < self._in_flight and forwards < len(self._micro_batches)
         if in_flight == 0:
             return (self._actions_forward[forwards],) if may_forward else ()
-        if may_forward:
-            return (self._actions_backward[backwards], self._actions_forward[forwards])
-        return (self._actions_backward[backwards],)
+        if not may_forward:
+            return (self._actions_backward[backwards],)
+        if self._backward_was_last:
+            return (self._actions_forward[forwards], self._actions_backward[backwards])
+        return (self._actions_backward[backwards], self._actions_forward[forwards])
 
     def next_action(self, is_ready: Callable[[Action], bool]) -> Action | None:
         for action in self.awaited():
@@ -62,10 +69,11 @@ class OneForwardOneBackward:
         """Counts an action that has run. Raises ValueError for one that was not to run."""
         if action not in self.awaited():
             raise ValueError(f"{action} was not to run now")
-        if action.kind is ActionKind.FORWARD:
-            self._forwards += 1
-        else:
+        self._backward_was_last = action.kind is ActionKind.BACKWARD
+        if self._backward_was_last:
             self._backwards += 1
+        else:
+            self._forwards += 1
 
 
 @functools.lru_cache(maxsize=256)

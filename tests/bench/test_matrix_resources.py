@@ -40,7 +40,7 @@ def document(sent_factor: float = 1.0) -> dict[str, Any]:
     return {
         "cell": CELL,
         "mini_batch": 16,
-        "instance": instance_to_json(instance),
+        "profilings": [{"instance": instance_to_json(instance)}],
         "plans": {"edgeswarm": plan.to_json()},
         "peers": {"DDP": {}},
         "runs": [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.predictions_report import pairs_of, rank_correlation, report
+from bench.predictions_report import of_matrix, pairs_of, rank_correlation, report
 from edgeswarm_coordinator.planner.planners import make_plan
 from tests.coordinator.planner.instances import make_instance
 
@@ -56,3 +56,19 @@ def test_the_report_says_what_does_not_hold(tmp_path: Path) -> None:
     nano, nx, again, *same, pairs, median, most, ranks, memory = (holds for _, holds in table.verdicts)
     assert (nano, nx, again, same) == (False, True, True, [True, True, True])
     assert (pairs, median, most, ranks, memory) == (False, False, False, True, True)
+
+
+def test_a_cell_of_the_matrix_counts_with_its_runs_on_our_own_runtime() -> None:
+    assert PLAN.predicted is not None
+    devices = {name: {"peak_bytes": held} for name, held in PLAN.predicted.memory_bytes.items()}
+    ran = {"round_seconds": [1.0, 3.0, 2.0], "slowness": [1.0, None, 1.0], "devices": devices}
+    runs = [
+        {"method": "good", "repeat": 0, **ran},
+        {"method": "good, again", "repeat": 0, **ran},
+        {"method": "good", "repeat": 1, "problem": "worker-died: ..."},
+        {"method": "DDP", "repeat": 0, "round_seconds": [9.0]},
+    ]
+    cell = {**document(), "format": "edgeswarm-matrix/2", "runs": runs}
+    (pair,) = pairs_of(of_matrix(cell), INSTANCE)
+    assert (pair.plan, pair.measured, pair.medians) == ("good", 2.0, (2.0, 2.0))
+    assert of_matrix(document()) == document()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from hypothesis import given
@@ -45,6 +46,13 @@ def test_each_device_gets_its_own_stage_and_its_own_layers() -> None:
     assert {peer.node_id for peer in requests["a"].peers} == {"a", "b", "c"}
     assert requests["a"].training.seed == 3
     assert requests["a"].training.data_service.address == "127.0.0.1:9000"
+
+
+def test_workers_that_keep_their_layers_are_told_so_and_fetch_none() -> None:
+    fetching = deployment({"a": HERE, "b": HERE, "c": HERE})
+    assert not any(request.keeps_layers for request in fetching.requests().values())
+    keeping = dataclasses.replace(fetching, keeps_layers=True).requests().values()
+    assert all(request.keeps_layers and not request.sources for request in keeping)
 
 
 def test_only_trained_tensors_of_several_stages_are_tied() -> None:

@@ -3,8 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.model.batch_norm import BatchNormMerger
+from edgeswarm.model.export import export_model
 from edgeswarm.profile import DataSource
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.device import Device
@@ -12,7 +16,7 @@ from edgeswarm_coordinator.instance import PEER_BYTES, planning_instance
 from edgeswarm_coordinator.model_facts import ModelFacts, ServedSamples, model_costs
 from edgeswarm_coordinator.planner.planners import make_plan
 from edgeswarm_coordinator.process_costs import ProcessCosts
-from edgeswarm_coordinator.profile_cache import Curve, Link, Profiles
+from edgeswarm_coordinator.profile_cache import DATA_SOURCE, Curve, Link, Profiles
 
 from .small_graphs import small_graph
 
@@ -45,6 +49,17 @@ def test_a_narrow_wire_halves_what_travels_and_no_memory(wire_dtype: str | None,
     assert costs.input_bytes == wide.input_bytes
     halves: list[int | None] = [layer.output_bytes // 2 for layer in wide.layers]
     assert [layer.narrow_output_bytes for layer in costs.layers] == (halves if factor == 1.0 else [None] * 4)
+
+
+def test_the_sums_of_batch_norms_are_counted_as_a_worker_sends_them() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    model.train()
+    graph = export_model(model, (torch.zeros(4, 6),)).layer_graph
+    stage = graph.stage(0, len(graph.layers))
+    sums = BatchNormMerger(stage.batch_norms, dict(model.named_buffers())).to_vector()
+    costs = model_costs(graph, wire_dtype="bfloat16")
+    assert costs.statistics_bytes(0, len(graph.layers)) == sums.nbytes
+    assert costs.statistics_bytes(0, 0) == 0
 
 
 def test_an_instance_is_something_the_planner_plans() -> None:
@@ -94,13 +109,23 @@ def test_a_device_that_cannot_hold_one_layer_is_left_out() -> None:
     assert "nano-1: the layer part1 doesn't fit its" in caught.value.message
 
 
-def test_served_samples_come_in_over_the_devices_own_cards() -> None:
+def test_served_samples_come_over_links_that_were_measured() -> None:
     found = measured("nano", "nx")
-    rates = {("nano-1", "nx-1"): 1e7, ("nx-1", "nano-1"): 2e7}
+    rates = {("nano-1", "nx-1"): 1e7, ("nx-1", "nano-1"): 2e7, (DATA_SOURCE, "nano-1"): 3e6, (DATA_SOURCE, "nx-1"): 4e6}
     found.links = {pair: Link(rate, 1e-4, 0.0) for pair, rate in rates.items()}
     facts = replace(FACTS, served=ServedSamples(input_bytes=100, label_bytes=8))
     instance, _ = planning_instance(facts, devices=[NANO_1, NX], profiles=found, name="job")
-    assert instance.data_source == DataSource((2e7, 1e7), 2e7, label_bytes=8, input_bytes=100)
+    assert instance.data_source == DataSource((3e6, 4e6), 4e6, label_bytes=8, input_bytes=100)
     assert instance_from_json(instance_to_json(instance)) == instance
     local, _ = planning_instance(FACTS, devices=[NANO_1, NX], profiles=found, name="job")
     assert local.data_source is None
+
+
+def test_an_agent_on_the_serving_machine_says_nothing_of_its_card() -> None:
+    found = measured("nano", "nx")
+    rates = {("nano-1", "nx-1"): 1e7, ("nx-1", "nano-1"): 2e7, (DATA_SOURCE, "nano-1"): 3e6, (DATA_SOURCE, "nx-1"): 4e9}
+    found.links = {pair: Link(rate, 1e-4, 0.0) for pair, rate in rates.items()}
+    facts = replace(FACTS, served=ServedSamples(input_bytes=100, label_bytes=8))
+    here = replace(NX, address="127.0.0.1:7600")
+    instance, _ = planning_instance(facts, devices=[NANO_1, here], profiles=found, name="job")
+    assert instance.data_source == DataSource((3e6, 4e9), 3e6, label_bytes=8, input_bytes=100)

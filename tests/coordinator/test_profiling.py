@@ -11,7 +11,7 @@ from edgeswarm_coordinator.agents import AgentLink
 from edgeswarm_coordinator.device import Device
 from edgeswarm_coordinator.model_facts import ModelFacts
 from edgeswarm_coordinator.process_costs import ProcessCosts
-from edgeswarm_coordinator.profile_cache import Curve, Link, Profiles
+from edgeswarm_coordinator.profile_cache import DATA_SOURCE, Curve, Link, Profiles
 from edgeswarm_coordinator.profiling import (
     LayerWork,
     TimedPart,
@@ -20,6 +20,7 @@ from edgeswarm_coordinator.profiling import (
     measure_layers,
     missing_links,
     missing_parts,
+    missing_source_links,
     parts_to_time,
 )
 
@@ -184,3 +185,8 @@ def test_links_are_measured_in_both_directions() -> None:
     found = Profiles(links={("a", "b"): Link(1e8, 1e-4, 100.0)})
     assert missing_links(found, ["a", "b"], now=200.0) == [("b", "a")]
     assert missing_links(found, ["a"], now=200.0) == []
+
+
+def test_links_from_the_machine_that_serves_samples_are_measured_once() -> None:
+    found = Profiles(links={(DATA_SOURCE, "a"): Link(1e7, 1e-4, measured_at=100.0)})
+    assert missing_source_links(found, ["a", "b"], now=200.0) == ["b"]

@@ -92,3 +92,21 @@ def test_the_job_is_covered_and_nothing_that_was_asked_for_is_passed_over(
 
 def test_the_fraction_is_the_promised_one() -> None:
     assert CHECKPOINT_TIME_FRACTION == 0.02
+
+
+def test_looks_come_half_as_often_each_time_up_to_a_limit() -> None:
+    segments = Segments(rounds=400, rounds_per_epoch=400, looks_from=10)
+    found, first_round = [], 10
+    while first_round < segments.rounds:
+        end = segments.after(first_round, UNKNOWN).end_round
+        assert segments.looks_at(end) == (end < 400)
+        found.append(end)
+        first_round = end
+    assert found == [16, 22, 34, 58, 106, 202, 298, 394, 400]
+
+
+def test_an_end_for_another_reason_is_no_look() -> None:
+    segments = Segments(rounds=40, rounds_per_epoch=8, evaluate_every=1, looks_from=0)
+    looks = {segment.end_round for segment in ends(segments, UNKNOWN) if segments.looks_at(segment.end_round)}
+    assert looks == {6, 12, 24}
+    assert not Segments(rounds=40, rounds_per_epoch=8).looks_at(6)

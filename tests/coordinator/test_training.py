@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgeswarm.plan import Plan
 from edgeswarm_coordinator.evaluations import Evaluations
 from edgeswarm_coordinator.events import CheckpointWritten, EvaluationDone, Event, RoundDone
 from edgeswarm_coordinator.progress import Progress
 from edgeswarm_coordinator.segments import Segment, Segments
-from edgeswarm_coordinator.training import Training, is_over
+from edgeswarm_coordinator.training import Training, Workers, is_over, no_move
 from edgeswarm_coordinator.unfinished import UnfinishedTraining
 
-from .checkpoints import manifest, rounds, write_layers
+from .checkpoints import PLAN, manifest, rounds, write_layers
 
 PER_EPOCH = 5
 
@@ -48,20 +50,30 @@ class Desk:
         self.unfinished = UnfinishedTraining(folder / "out.unfinished")
         self.gathered: list[int] = []
 
-    def training(self, workers: PlayedWorkers, *, early_stop: int | None = None, **rules: Any) -> Training:
+    def training(
+        self,
+        workers: PlayedWorkers,
+        *,
+        early_stop: int | None = None,
+        move: Callable[[Workers, int], Workers | None] = no_move,
+        **rules: Any,
+    ) -> Training:
         before = self.unfinished.manifest
         return Training(
-            run=workers,  # type: ignore[arg-type]  # the one method and two fields that it needs
+            workers=self.played(workers),
             segments=Segments(rounds=20, rounds_per_epoch=PER_EPOCH, **rules),
             unfinished=self.unfinished,
             manifest=manifest(0),
             evaluations=Evaluations("loss", True, before.evaluations if before is not None else ()),
             next_round=before.round if before is not None else 0,
             early_stop=early_stop,
-            gather=self.gather,
             checkpoint_bytes=50_000,  # 30 ms at the first guess: due after a second and a half
             progress=Progress(self.events.append),
+            move=move,
         )
+
+    def played(self, run: PlayedWorkers, plan: Plan = PLAN) -> Workers:
+        return Workers(plan, run, self.gather)  # type: ignore[arg-type]  # the one method and two fields that are needed
 
     def gather(self, round_number: int, folder: Path) -> int:
         self.gathered.append(round_number)
@@ -127,3 +139,33 @@ def test_when_a_training_is_over() -> None:
         bad = bad.with_new(EvaluationDone(index + 1, index, {"loss": loss}, 1, 0.1, False))
     for early_stop, next_round, over in ((None, 3, False), (2, 3, True), (3, 3, False), (None, 20, True)):
         assert is_over(bad, next_round=next_round, rounds=20, early_stop=early_stop) is over
+
+
+def test_a_move_is_asked_for_at_every_look_and_the_next_checkpoint_has_its_plan(desk: Desk) -> None:
+    first, second = PlayedWorkers(), PlayedWorkers()
+    asked: list[tuple[Workers, int]] = []
+    moved_plan = replace(PLAN, planner="moved")
+
+    def move(workers: Workers, next_round: int) -> Workers | None:
+        asked.append((workers, next_round))
+        if len(asked) > 1:
+            return None
+        second.done = list(first.done)
+        return desk.played(second, moved_plan)
+
+    training = desk.training(first, move=move, looks_from=0)
+    training.to_the_end()
+    assert [next_round for _, next_round in asked] == [6, 12]
+    assert asked[1][0] is training.workers
+    assert [segment.end_round for segment in first.segments] == [5, 6]
+    assert second.segments[0].first_round == 6
+    assert [done.round for done in desk.unfinished.rounds()] == list(range(20))
+    assert desk.unfinished.manifest is not None
+    assert desk.unfinished.manifest.plan == moved_plan
+
+
+def test_nothing_is_moved_once_all_is_done(desk: Desk) -> None:
+    def move(workers: Workers, next_round: int) -> Workers | None:
+        raise AssertionError("there is nothing left to do")
+
+    desk.training(PlayedWorkers(), move=move, looks_from=14).to_the_end()

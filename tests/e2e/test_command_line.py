@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from edgeswarm.job_file import load_job
 from edgeswarm.plan import Plan
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
+from edgeswarm_coordinator.profile_cache import DATA_SOURCE, FILE_NAME, Profiles
 
 from . import small_job
 from .commands import EDGESWARM, Ended, RunningCommand, wait_until_idle
@@ -78,6 +79,10 @@ def test_every_planners_plan_trains(cluster: ThrowawayCluster, tmp_path: Path, p
     plan = Plan.from_json(json.loads((output / "plan.json").read_text()))
     assert plan.planner == planner
     assert (len(plan.stages) == 1) == (planner == "data-parallel")
+    links = Profiles.from_json(json.loads((cluster.folders.cache_dir / FILE_NAME).read_text())).links
+    from_here = {receiver: link for (sender, receiver), link in links.items() if sender == DATA_SOURCE}
+    assert set(plan.devices) <= set(from_here), "the samples are served: by links that were measured"
+    assert all(link.bandwidth_bytes_per_second > 1e6 for link in from_here.values())
 
 
 SHIFTED = SmallJob(

@@ -25,6 +25,7 @@ from ..prediction import with_prediction
 from .candidate import Candidate, Outline, usual_in_flight
 from .cut_points import candidate_cuts
 from .effort import Effort, is_small, usual_effort
+from .fewer_held import with_fewer_held
 from .group_costs import GroupCostTables
 from .grouping import make_units, transitions
 from .judge import Judge, candidate_of, make_bare_plan
@@ -38,6 +39,8 @@ from .set_program import SetProgram
 from .sizes import all_sizes, balanced_sizes, first_sizes
 
 NAME = "edgeswarm"
+# Of the search's effort once more, for what is left to do with the plan that was found.
+_LAST_PART = 0.05
 
 
 def plan_by_search(
@@ -68,7 +71,10 @@ def plan_by_search(
     starts = [candidate for candidate in whole if candidate is not None]
     given = [canonical(problem, candidate_of(problem, plan)) for plan in seeds]
     found = Ranking(local, effort).run(starts, given)
-    return None if found is None else _finished(problem, instance, *found)
+    if found is None:
+        return None
+    found = with_fewer_held(Judge(problem, budget=effort.budget * _LAST_PART), *found)
+    return _finished(problem, instance, *found)
 
 
 def _outlines(problem: SearchProblem, sizes: Sequence[int], most: int) -> list[Outline]:

@@ -35,9 +35,9 @@ class LocalSearch:
         self.judge = judge
         self.estimates: dict[Candidate, float] = {}
         self._opened: set[Candidate] = set()
-        # By pattern: the least ratio of simulated to estimated seconds.
+        # The least ratio of simulated to estimated seconds: by pattern, and by its groups' sizes alone.
         self._beyond: dict[object, float] = {}
-        self._shapes: dict[Candidate, tuple[object, object]] = {}
+        self._shapes: dict[Candidate, tuple[object, tuple[int, tuple[int, ...]]]] = {}
 
     def beam(
         self,
@@ -81,7 +81,8 @@ class LocalSearch:
         """The best of what was seen, few of each shape: of the same groups in the same order, and one size.
 
         By the simulator's seconds where they are known, else by estimate times what the simulator found others of the
-        same pattern to take beyond theirs. unknown: just those that aren't simulated yet; the others count in their shapes.
+        same pattern to take beyond theirs, or of its groups' sizes at other micro-batch sizes. unknown: just those that
+        aren't simulated yet; the others count in their shapes.
         """
         found: list[Candidate] = []
         of_shape: dict[object, int] = {}
@@ -99,7 +100,8 @@ class LocalSearch:
     def _expected(self, candidate: Candidate) -> float:
         if self.judge.knows(candidate):
             return self.judge.seconds(candidate)
-        return self.estimates[candidate] * self._beyond.get(self._pattern(candidate), 1.0)
+        pattern = self._pattern(candidate)
+        return self.estimates[candidate] * self._beyond.get(pattern, self._beyond.get(pattern[1], 1.0))
 
     def simulate(self, candidate: Candidate) -> float:
         """Its seconds by the simulator."""
@@ -108,7 +110,8 @@ class LocalSearch:
         estimate = self.estimates.get(candidate, 0.0)
         if not known and estimate > 0 and math.isfinite(seconds):
             pattern = self._pattern(candidate)
-            self._beyond[pattern] = min(seconds / estimate, self._beyond.get(pattern, math.inf))
+            for key in (pattern, pattern[1]):
+                self._beyond[key] = min(seconds / estimate, self._beyond.get(key, math.inf))
         return seconds
 
     def climb(self, start: Candidate, *, patience: int, floor: float = 0.0) -> tuple[Candidate, float]:
@@ -163,11 +166,11 @@ class LocalSearch:
         """Of the same groups in the same order, and one size."""
         return self._shape_and_pattern(candidate)[0]
 
-    def _pattern(self, candidate: Candidate) -> object:
+    def _pattern(self, candidate: Candidate) -> tuple[int, tuple[int, ...]]:
         """Candidates of one pattern err alike when they are estimated: one micro-batch size, groups of the same sizes."""
         return self._shape_and_pattern(candidate)[1]
 
-    def _shape_and_pattern(self, candidate: Candidate) -> tuple[object, object]:
+    def _shape_and_pattern(self, candidate: Candidate) -> tuple[object, tuple[int, tuple[int, ...]]]:
         if candidate not in self._shapes:
             kinds = self.judge.problem.kinds
             groups = tuple(tuple(sorted(kinds[device] for device in stage.devices)) for stage in candidate.stages)

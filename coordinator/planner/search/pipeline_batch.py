@@ -7,8 +7,9 @@ apart:
     egress       -- -- --        --
     stage 1        f0 b0 f1 b1 f2 b2
 
-A round of many micro-batches is followed for the first of them, and goes on at the pace of the last of these. The round's
-last micro-batch, which may be smaller, is the last one followed.
+A round of many micro-batches is followed for some of them. How long the others take is read off the first stage's forwards
+while it holds as many micro-batches as it may: each but the first ones waits for a backward. The round's last micro-batch,
+which may be smaller, is the last one followed.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class _Run:
         self.batch = batch
         rows, stages = batch.rows, batch.stages
         self.followed = np.minimum(batch.counts, np.maximum(MOST_FOLLOWED, 2 * batch.in_flight.max(axis=1)))
-        self.middle = self.followed // 2
+        # Between these two forwards the first stage is at the pace of the pipeline, where more are to come than are followed.
+        full = np.minimum(batch.in_flight[:, 0], self.followed)
+        self.pace_from = full + np.maximum(self.followed - 2 - full, 0) // 4
+        self.pace_to = self.followed - 2
         most = int(self.followed.max())
         # When what an action needs is there; the first stage has its samples, the last stage its own forwards.
         self.inputs = np.full((rows, stages, most + 1), np.inf)
@@ -69,10 +73,11 @@ class _Run:
         self.next_gradient = self.gradients[:, :, 0].copy()
         self.forwards = np.zeros((rows, stages), dtype=np.int64)
         self.backwards = np.zeros((rows, stages), dtype=np.int64)
+        self.backward_was_last = np.zeros((rows, stages), dtype=bool)
         self.free = np.zeros((rows, stages))
         self.egress = np.zeros((rows, stages))
         self.downstream, self.upstream = np.zeros((rows, stages)), np.zeros((rows, stages))
-        self.middle_end = np.zeros(rows)
+        self.pace_begin, self.pace_end = np.zeros(rows), np.zeros(rows)
 
     def seconds(self) -> FloatArray:
         batch = self.batch
@@ -82,7 +87,8 @@ class _Run:
             earliest = start.min(axis=1)
             if not np.isfinite(earliest).any():
                 break
-            backward = self.next_gradient <= start
+            # Where both are ready they take turns.
+            backward = (self.next_gradient <= start) & ~((allowed <= start) & self.backward_was_last)
             # What begins before any other action can end is not changed by what these bring.
             seconds = np.where(
                 backward,
@@ -95,8 +101,7 @@ class _Run:
             self._backward(*_chosen(start, going & backward))
             self._forward(*_chosen(start, going & ~backward))
         more = batch.counts - self.followed
-        behind_middle = np.maximum(self.followed - self.middle - 1, 0) + batch.last_part
-        pace = (self.free[:, 0] - self.middle_end) / behind_middle
+        pace = (self.pace_end - self.pace_begin) / np.maximum(self.pace_to - self.pace_from, 1)
         used = np.arange(batch.stages)[None, :] <= batch.last[:, None]
         whole = np.where(used, self.free + batch.behind, 0.0).max(axis=1)
         return np.asarray(whole + more * pace, dtype=np.float64)
@@ -113,6 +118,10 @@ class _Run:
         end = start + batch.forward[row, stage, self._which(row, number)]
         self.free[row, stage] = end
         self.forwards[row, stage] = number + 1
+        self.backward_was_last[row, stage] = False
+        for forward, seconds in ((self.pace_from, self.pace_begin), (self.pace_to, self.pace_end)):
+            there = (stage == 0) & (number == forward[row])
+            seconds[row[there]] = end[there]
         self.next_input[row, stage] = self.inputs[row, stage, number + 1]
         is_last = stage == batch.last[row]
         self._gradient_arrives(row[is_last], stage[is_last], number[is_last], end[is_last])
@@ -131,9 +140,8 @@ class _Run:
         end = start + batch.backward[row, stage, self._which(row, number)]
         self.free[row, stage] = end
         self.backwards[row, stage] = number + 1
+        self.backward_was_last[row, stage] = True
         self.next_gradient[row, stage] = self.gradients[row, stage, number + 1]
-        half = (stage == 0) & (number + 1 == self.middle[row])
-        self.middle_end[row[half]] = end[half]
         inner = stage > 0
         row, stage, number, end = row[inner], stage[inner], number[inner], end[inner]
         target = stage - 1

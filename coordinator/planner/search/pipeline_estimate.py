@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, bucket_bytes
+from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, MOST_PIECES, bucket_bytes
 from edgeswarm.profile import FloatArray
 from edgeswarm.samples import split_micro_batch
 
+from ...simulator.all_reduce import HANDLINGS_OF_A_STEP
 from .candidate import Candidate, CandidateStage
 from .pipeline_batch import PipelineBatch, follow
 from .problem import SearchProblem
@@ -27,13 +28,15 @@ _TIE = 0.01
 class StageFigures:
     """Seconds of one stage: forward and backward of a micro-batch, and from its last backward to its round's end.
 
-    all_reduce: of all buckets; last_bucket: the part that nothing hides. step: the optimizer's and the round's own.
+    all_reduce: of all buckets on the links; last_bucket: the part that nothing hides. handling: of the slowest replica's
+    processor, with frames and bytes of the all-reduce. step: the optimizer's and the round's own.
     """
 
     forward: float
     backward: float
     all_reduce: float
     last_bucket: float
+    handling: float
     step: float
 
 
@@ -87,7 +90,8 @@ class PipelineEstimator:
                 forward, backward = self._last_seconds(stage, ends[place].shares, ahead)
             batch.forward[row, place] = figures.forward, forward
             batch.backward[row, place] = figures.backward, backward
-            batch.behind[row, place] = max(figures.all_reduce - backward, figures.last_bucket) + figures.step
+            reducing = max(figures.all_reduce - backward, figures.handling + figures.last_bucket)
+            batch.behind[row, place] = reducing + figures.step
             batch.in_flight[row, place] = stage.in_flight
             if place < last:
                 link = self._link_figures(stage, stages[place + 1])
@@ -145,15 +149,23 @@ class PipelineEstimator:
         backward = both - forward  # one replica may be the slowest forward, another one in both
         size = len(stage.devices)
         if size == 1:
-            return StageFigures(forward, backward, 0.0, 0.0, step)
+            return StageFigures(forward, backward, 0.0, 0.0, 0.0, step)
         gradients = problem.gradient_bytes[stage.end] - problem.gradient_bytes[stage.first]
         factor = 2 * (size - 1) / size / slowest_of_ring(stage.devices, problem.links)
-        latency = (1 if size == 2 else 2 * (size - 1)) * problem.latency
+        steps = 1 if size == 2 else 2 * (size - 1)
+        latency = steps * problem.latency
         bucket = bucket_bytes(size)
         least = problem.buckets_before[stage.end] - problem.buckets_before[stage.first]
         buckets = least * LEAST_BUCKET_BYTES / bucket + 1
+        statistics = problem.statistics_bytes[stage.end] - problem.statistics_bytes[stage.first]
         last_bucket = factor * min(gradients, bucket) + 2 * latency
-        return StageFigures(forward, backward, factor * gradients + latency * buckets, last_bucket, step)
+        used = (problem.profiles[problem.class_of[device]].overheads for device in stage.devices)
+        pieces = max(buckets, min(gradients / bucket, buckets * MOST_PIECES))
+        frames = pieces * steps * HANDLINGS_OF_A_STEP
+        carried = 4 * (size - 1) / size * gradients  # each replica sends and takes
+        handling = max(frames * each.frame_seconds + carried * each.byte_seconds for each in used)
+        carrying = factor * (gradients + statistics) + latency * buckets
+        return StageFigures(forward, backward, carrying, last_bucket, handling, step)
 
     def _replica_seconds(self, stage: CandidateStage, device: int, share: int) -> tuple[float, float]:
         """Forward and backward of so many samples, with what their frames take the processor."""

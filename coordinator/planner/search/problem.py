@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cached_property
 
 import numpy as np
@@ -31,6 +32,7 @@ class SearchProblem:
         state = 2.0 + training.optimizer_state_bytes_per_parameter_byte
         self.weight_bytes = [float(value) * state for value in model.param_bytes_before]
         self.gradient_bytes = [float(value) for value in model.gradient_bytes_before]
+        self.statistics_bytes = [0.0, *itertools.accumulate(float(layer.statistics_bytes) for layer in model.layers)]
         self.saved_bytes = [float(value) for value in model.saved_bytes_before]
         self.memory = [float(device.memory_bytes - device.base_bytes) for device in self.instance.devices]
         self.links: list[list[float]] = self.instance.network.matrix.tolist()

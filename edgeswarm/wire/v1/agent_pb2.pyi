@@ -353,7 +353,7 @@ class LinkMeasurement(_message.Message):
     def __init__(self, bandwidth_bytes_per_second: _Optional[float] = ..., latency_seconds: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., send_byte_cpu_seconds: _Optional[float] = ..., receive_byte_cpu_seconds: _Optional[float] = ...) -> None: ...
 
 class PrepareRequest(_message.Message):
-    __slots__ = ("job", "plan_json", "stage", "stage_graph_json", "tied", "peers", "sources", "first_round", "training", "evaluation_graph_json")
+    __slots__ = ("job", "plan_json", "stage", "stage_graph_json", "tied", "peers", "sources", "first_round", "training", "evaluation_graph_json", "keeps_layers")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -364,6 +364,7 @@ class PrepareRequest(_message.Message):
     FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_LAYERS_FIELD_NUMBER: _ClassVar[int]
     job: JobReference
     plan_json: bytes
     stage: int
@@ -374,7 +375,8 @@ class PrepareRequest(_message.Message):
     first_round: int
     training: TrainingSettings
     evaluation_graph_json: bytes
-    def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., plan_json: _Optional[bytes] = ..., stage: _Optional[int] = ..., stage_graph_json: _Optional[bytes] = ..., tied: _Optional[_Iterable[_Union[TiedTensor, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[LayerSource, _Mapping]]] = ..., first_round: _Optional[int] = ..., training: _Optional[_Union[TrainingSettings, _Mapping]] = ..., evaluation_graph_json: _Optional[bytes] = ...) -> None: ...
+    keeps_layers: bool
+    def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., plan_json: _Optional[bytes] = ..., stage: _Optional[int] = ..., stage_graph_json: _Optional[bytes] = ..., tied: _Optional[_Iterable[_Union[TiedTensor, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[LayerSource, _Mapping]]] = ..., first_round: _Optional[int] = ..., training: _Optional[_Union[TrainingSettings, _Mapping]] = ..., evaluation_graph_json: _Optional[bytes] = ..., keeps_layers: bool = ...) -> None: ...
 
 class TiedTensor(_message.Message):
     __slots__ = ("name", "stages")

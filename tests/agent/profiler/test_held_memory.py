@@ -20,7 +20,7 @@ model = nn.Sequential(*(part for _ in range(3) for part in (nn.Linear(WIDTH, WID
 graph = export_model(model, (torch.zeros(4, 256, WIDTH),)).layer_graph
 stage = graph.stage(0, len(graph.layers))
 timings = time_layer(
-    stage, [4], longest_seconds=0.0, memory_budget=1 << 40, slow_down=1.0, check_halt=lambda: None
+    stage, [16], longest_seconds=0.0, memory_budget=1 << 40, slow_down=1.0, check_halt=lambda: None
 )
 saved = sum(layer.saved_bytes for layer in graph.layers)
 print(held_sample_bytes(stage, timings, memory_budget=1 << 40, check_halt=lambda: None) / saved)
@@ -32,6 +32,7 @@ print(held_sample_bytes(stage, [], memory_budget=1 << 40, check_halt=lambda: Non
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc's allocator")
 def test_it_is_about_what_is_saved_and_not_asked_where_memory_is_short() -> None:
+    """48 MiB for each micro-batch; what is found of it varies by one or two pages of 2 MiB."""
     by_saved, short_of_memory, nothing_timed = printed_as_worker(PROFILE)
     assert 0.9 <= by_saved <= 1.6
     assert (short_of_memory, nothing_timed) == (0.0, 0.0)

@@ -79,7 +79,7 @@ def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(tmp_path: P
                 net(inputs[end.name] * 2).sum().backward()
                 reducer.finish_backward()
                 last = torch.tensor([1.0], dtype=torch.float64)
-                reducer.reduce_last(last)
+                reducer.reduce_beside(last)
                 reducer.wait()
                 assert last.item() == 2.0
             found[end.name] = {name: buckets.gradient(name).clone() for name in buckets.names}

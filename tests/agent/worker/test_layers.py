@@ -93,6 +93,34 @@ def test_a_worker_goes_on_from_the_layers_of_another_with_the_same_bits(optimize
         assert torch.equal(one, other), name
 
 
+@pytest.mark.parametrize("optimizer", [two_groups, momentum])
+def test_a_worker_that_keeps_its_layers_goes_on_with_the_same_bits(optimizer: Optimizer) -> None:
+    """As one does whose shares change: nothing is packed, and no weight is copied."""
+    first, whole = Worker(optimizer), Worker(optimizer)
+    for number in range(3):
+        first.run_round(number)
+        whole.run_round(number)
+    kept = first.holder.states(3)
+    second = Worker(optimizer, kept)
+    for (_, one), (_, other) in zip(first.parameters, second.parameters, strict=True):
+        assert one.data_ptr() == other.data_ptr()
+    for number in range(3, 6):
+        whole.run_round(number)
+        second.run_round(number)
+    for (name, one), (_, other) in zip(whole.parameters, second.parameters, strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_layers_are_kept_from_the_round_that_is_held_alone() -> None:
+    worker = Worker(momentum)
+    worker.run_round(0)
+    with pytest.raises(EdgeswarmError, match="of round 1, not layer 0 of round 2"):
+        worker.holder.states(2)
+    worker.holder.let_go()
+    with pytest.raises(EdgeswarmError, match="no finished state now"):
+        worker.holder.states(1)
+
+
 def test_layers_are_given_to_their_own_job_alone() -> None:
     worker = Worker(momentum)
     with pytest.raises(EdgeswarmError, match="works for job job-1, not for job-2"):

@@ -34,6 +34,10 @@ def test_a_halt_ends_what_came_before_it_though_it_had_not_begun(tmp_path: Path)
         # A later one is not halted: it fails for what it lacks.
         with pytest.raises(EdgeswarmError, match=r"[Jj]ob|folder|file"):
             worker.request(worker_pb2.WorkerCommand(prepare=worker_pb2.PrepareCommand(request=request)), 60)
+        # Nor are there layers that could be kept.
+        request.keeps_layers = True
+        with pytest.raises(EdgeswarmError, match="this worker has none of the job"):
+            worker.request(worker_pb2.WorkerCommand(prepare=worker_pb2.PrepareCommand(request=request)), 60)
     finally:
         worker.kill("the test is over")
 

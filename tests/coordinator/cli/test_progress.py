@@ -23,6 +23,7 @@ from edgeswarm_coordinator.events import (
     ProfileProgress,
     RoundDone,
     RoundParts,
+    SharesMoved,
     StepDone,
     StepStarted,
     TrainingDone,
@@ -82,6 +83,15 @@ def test_the_live_line_has_round_loss_speed_time_left_and_use_of_each_stage() ->
     assert round_line(round_done()) == "round 12/184 | loss 1.2500 | 800 samples/s | 1:41 left | stages 83 91 % busy"
     assert "left" not in round_line(round_done(seconds_left=None))
     assert "2:00:05 left" in round_line(round_done(seconds_left=7205.0))
+
+
+def test_moved_shares_are_a_line_with_what_changed() -> None:
+    stages = (Stage(0, 1, {"nx": 12}, 3), Stage(1, 2, {"a": 6, "b": 4, "c": 2}, 1))
+    before = Plan("by hand", 12, 1, stages)
+    after = Plan("by hand", 12, 1, (stages[0], Stage(1, 2, {"a": 7, "b": 3, "c": 2}, 1)))
+    console, stream = text_console()
+    Progress(console)(SharesMoved(6, before, after, gain=0.0812))
+    assert stream.getvalue() == "  after round 6 shares follow speed: a 6 -> 7, b 4 -> 3; about 8 % faster\n"
 
 
 def test_without_a_terminal_there_is_a_line_every_few_seconds_and_one_for_the_last_round() -> None:

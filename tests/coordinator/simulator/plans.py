@@ -32,6 +32,7 @@ def make_instance(
     cut_bytes: int = 0,
     input_bytes: int = 0,
     gradient_bytes: int = 0,
+    statistics_bytes: int = 0,
     saved_bytes: int = 0,
     update_seconds: Sequence[float] = (),
     overheads: Overheads = NO_OVERHEADS,
@@ -40,7 +41,8 @@ def make_instance(
     """Devices a, b, c, ... of one class. layer_seconds: forward and backward of one sample; more take that much longer."""
     rates = ((bandwidth,) * devices,) * devices if isinstance(bandwidth, (int, float)) else bandwidth
     layers = tuple(
-        LayerCosts(f"layer{index}", gradient_bytes, cut_bytes, saved_bytes) for index in range(len(layer_seconds))
+        LayerCosts(f"layer{index}", gradient_bytes, cut_bytes, saved_bytes, statistics_bytes=statistics_bytes)
+        for index in range(len(layer_seconds))
     )
     profile = DeviceProfile(
         (1,),

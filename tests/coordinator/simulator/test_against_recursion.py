@@ -38,6 +38,7 @@ def plain_1f1b(
     inputs = [[0.0] * count] + [[INFINITE] * count for _ in range(stages - 1)]
     gradients = [[INFINITE] * count for _ in range(stages)]
     forwards, backwards, free = [0] * stages, [0] * stages, [0.0] * stages
+    backward_was_last = [False] * stages
     sent_forward, sent_backward = [0.0] * stages, [0.0] * stages
 
     def next_start(stage: int) -> tuple[float, bool]:
@@ -46,11 +47,14 @@ def plain_1f1b(
         may_forward = f < count and f - b < in_flight[stage]
         start_forward = max(free[stage], inputs[stage][f]) if may_forward else INFINITE
         start_backward = max(free[stage], gradients[stage][b]) if b < f else INFINITE
-        return min(start_forward, start_backward), start_backward <= start_forward
+        both_ready = start_backward == start_forward  # as soon as the stage is free: they take turns
+        is_backward = not backward_was_last[stage] if both_ready else start_backward < start_forward
+        return min(start_forward, start_backward), is_backward
 
     while min(backwards) < count:
         stage = min(range(stages), key=lambda one: next_start(one)[0])
         start, is_backward = next_start(stage)
+        backward_was_last[stage] = is_backward
         if is_backward:
             number = backwards[stage]
             free[stage] = end = start + backward[stage]

@@ -113,6 +113,23 @@ def test_a_ring_of_three() -> None:
     assert round_seconds(instance, plan) == 1 + 2 + 4 * (1 + 0.5)
 
 
+@pytest.mark.parametrize(("statistics_bytes", "seconds"), [(10, 5.0), (30, 6.0)])
+def test_statistics_are_sent_during_the_backward(statistics_bytes: int, seconds: float) -> None:
+    """On links of 10 bytes a second: the sums of batch norms from second 1 on, when the forward is done, gradients from 3.
+
+    30 bytes of sums are not through by then: gradients share the link with the last 10.
+    """
+    instance = make_instance(
+        [(1.0, 2.0)], devices=2, mini_batch=2, bandwidth=10.0, gradient_bytes=20, statistics_bytes=statistics_bytes
+    )
+    result = simulate(instance, make_plan((1, {"a": 1, "b": 1}, 1), micro_batches=1))
+    assert result.round_seconds == pytest.approx(seconds)
+    bytes_sent = 20.0 + statistics_bytes
+    assert result.sent_bytes == {"a": bytes_sent, "b": bytes_sent}
+    alone = simulate(instance, make_plan((1, {"a": 2}, 1), micro_batches=1))
+    assert (alone.round_seconds, alone.sent_bytes) == (6.0, {"a": 0})
+
+
 def test_a_frame_goes_before_an_all_reduce() -> None:
     """The last stage's all-reduce waits while its last gradients go upstream.
 

@@ -20,6 +20,20 @@ def test_the_last_stage_alternates() -> None:
     assert order == ["F0", "B0", "F1", "B1", "F2", "B2"]
 
 
+def test_a_replica_that_is_late_takes_turns() -> None:
+    """Three forwards are done, and by now everything else is ready: the next stage must not wait for all backwards."""
+    policy = OneForwardOneBackward(range(6), in_flight=3)
+    for index in range(3):
+        policy.finished(Action(ActionKind.FORWARD, index))
+    order = []
+    while not policy.is_done:
+        action = policy.next_action(lambda _: True)
+        assert action is not None
+        order.append(f"{action.kind.name[0]}{action.micro_batch}")
+        policy.finished(action)
+    assert order == ["B0", "F3", "B1", "F4", "B2", "F5", "B3", "B4", "B5"]
+
+
 def test_nothing_runs_that_is_not_ready_and_no_more_than_in_flight_is_begun() -> None:
     policy = OneForwardOneBackward(range(5), in_flight=3)
     only_forwards = lambda action: action.kind is ActionKind.FORWARD  # noqa: E731

@@ -53,3 +53,13 @@ def test_neighbours_are_estimated_once(search: LocalSearch) -> None:
     assert seen > 5
     search.open([two_stages(2)])
     assert (len(search.estimates), search.judge.budget) == (seen, budget)
+
+
+def test_what_a_pattern_takes_beyond_its_estimate_is_expected_at_other_sizes(search: LocalSearch) -> None:
+    known, same_groups = two_stages(2), two_stages(1, micro_batch=2)
+    one_stage = Candidate(2, (CandidateStage(0, 4, (0,), (2,), 1),))
+    search.estimate([known, same_groups, one_stage])
+    simulated = Judge(search.judge.problem, budget=1e6).seconds(known)
+    search.estimates.update({known: simulated / 10, same_groups: 1.0, one_stage: 9.0})
+    search.simulate(known)
+    assert search.best(3, unknown=True) == [one_stage, same_groups]

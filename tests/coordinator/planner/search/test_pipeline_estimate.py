@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeswarm.profile import DeviceProfile
+from edgeswarm.profile import DeviceProfile, Overheads
 from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage
 from edgeswarm_coordinator.planner.search.judge import Judge
 from edgeswarm_coordinator.planner.search.pipeline_batch import PipelineBatch, follow
@@ -124,3 +124,17 @@ def test_a_replica_is_slow_forward_and_another_one_backward() -> None:
     problem = SearchProblem(instance)
     estimated, simulated = seconds_of(problem, Candidate(6, (CandidateStage(0, 1, (0, 1), (5, 1), 1),)))
     assert estimated == pytest.approx(simulated) == pytest.approx(15.0)
+
+
+def test_an_all_reduce_takes_processors() -> None:
+    """Three replicas of a slow processor and a quick link: frames and bytes are what the round waits for."""
+    instance = make_instance((1.0, 1.0), (1.0, 1.0, 1.0), param_bytes=8 << 20, bandwidth=1e12, mini_batch=3)
+    overheads = Overheads(frame_seconds=0.01, byte_seconds=1e-7)
+    profiles = {name: replace(profile, overheads=overheads) for name, profile in instance.profiles.items()}
+    problem = SearchProblem(replace(instance, profiles=profiles))
+    stage = CandidateStage(0, 2, (0, 1, 2), (1, 1, 1), 1)
+    estimated, simulated = seconds_of(problem, Candidate(3, (stage,)))
+    computing = 2 * 3.0
+    bytes_handled = 2 * (4 / 3) * (16 << 20) * 1e-7
+    assert simulated > computing + bytes_handled
+    assert estimated - computing == pytest.approx(simulated - computing, rel=0.2)

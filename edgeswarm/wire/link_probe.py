@@ -1,8 +1,8 @@
-"""The link from this device to another agent, measured with streams as those on which frames travel.
+"""The link from this machine to an agent, measured with streams as those on which frames and samples travel.
 
 latency: half of the median round trip of `Ping`, some twenty of them.
-bandwidth, and what a byte costs each end's processor: bytes into the other's sink (link_sink.py), until it has answered that
-all are there. A first section warms up TCP's window and is not counted:
+bandwidth, and what a byte costs each end's processor: bytes into the agent's sink (agent/link_sink.py), until it has answered
+that all are there. A first section warms up TCP's window and is not counted:
 
     256 KiB ──▶ ... ──▶ answer | 256 KiB ──▶ 256 KiB ──▶ ... ──▶ answer
                warm-up         | counted: bytes / (time - one round trip)
@@ -13,20 +13,25 @@ On a link of many small packets a byte costs a processor several times what it c
 from __future__ import annotations
 
 import statistics
+import struct
 import time
 from dataclasses import dataclass
 
 import grpc
 
-from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.security.identity import Identity
-from edgeswarm.wire.byte_stream import ByteStream, at_port, open_stream
-from edgeswarm.wire.call_errors import error_of_call
-from edgeswarm.wire.channel import raw_unary, secure_channel
-from edgeswarm.wire.frames import SIZE
-from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc, data_pb2
+from ..errors import EdgeswarmError, ErrorCode
+from ..security.identity import Identity
+from .byte_stream import ByteStream, at_port, open_stream
+from .call_errors import error_of_call
+from .channel import raw_unary, secure_channel
+from .frames import SIZE
+from .v1 import agent_pb2, agent_pb2_grpc, data_pb2
 
-from .link_sink import AGENT_SERVICE, CLOSE_SECTION, MESSAGE_BYTES, OPEN, SECTION
+# The calls of the far end, and what its answer holds: bytes, CPU seconds.
+AGENT_SERVICE = "edgeswarm.wire.v1.Agent"
+OPEN, CLOSE_SECTION = "OpenSink", "CloseSection"
+SECTION = struct.Struct("<Qd")
+MESSAGE_BYTES = 256 * 1024
 
 ROUND_TRIPS = 20
 DEFAULT_SECONDS = 1.0

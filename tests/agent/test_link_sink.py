@@ -10,9 +10,9 @@ from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.wire.byte_stream import at_port, open_stream
 from edgeswarm.wire.channel import raw_unary, secure_channel, secure_server
+from edgeswarm.wire.link_probe import AGENT_SERVICE, CLOSE_SECTION, OPEN, measure_link
 from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc, data_pb2
-from edgeswarm_agent.link_probe import measure_link
-from edgeswarm_agent.link_sink import AGENT_SERVICE, CLOSE_SECTION, OPEN, LinkSink
+from edgeswarm_agent.link_sink import LinkSink
 
 PROBER, FAR_END, OTHER = "prober-000001", "far-end-000002", "other-000003"
 

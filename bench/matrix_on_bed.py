@@ -1,0 +1,288 @@
+"""What a cell of the matrix does on emulated devices while they exist: profile, train a plan, tune and run peers.
+
+Names of devices are short in all that is told (nano-1), since the agents of a new bed have other ids.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from bench.bad_plan import BAD_PLANNER
+from bench.cell import Cell, profile_in_turn, written_job
+from bench.energy import Counter, joules_between, read_counters
+from bench.measured_ablations import with_names
+from bench.measuring import say
+from bench.peers.launch import PeerRun, run_peer
+from bench.peers.settings import PeerSettings, PeerTuner, alone, rate_alone
+from bench.testbed import links
+from bench.testbed.bed import SPEED_LOGS, EmulatedLan
+from bench.testbed.cluster import BedCluster
+from bench.testbed.links import HUB, HUB_ADDRESS
+from bench.testbed.speed import slowness
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+from edgeswarm.profile_json import instance_to_json
+from edgeswarm_coordinator.command import Command
+from edgeswarm_coordinator.controller import TrainOptions, train
+from edgeswarm_coordinator.events import Event, RoundDone, SharesMoved
+from edgeswarm_coordinator.metrics import move_to_json, round_to_json
+from edgeswarm_coordinator.plan_by_hand import with_node_ids
+from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
+
+WARM_UP_ROUNDS, LEAST_ROUNDS, SERVED_ROUNDS = 2, 3, 4
+# Until the first look at the devices' speeds.
+SETTLING_ROUNDS = 6
+# Of a training that is long enough for other shares to pay; rounds of a checkpoint that would be an accident here.
+LONG_EPOCHS, NEVER = 50, 10**6
+_LIMIT_SECONDS = 900.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """repeats: of each method. rounds, seconds: of a run behind its first rounds, whichever is less. alone_seconds: of a device
+    by itself with each of its settings. mini_batch: in place of the model's of MINI_BATCH.
+    """
+
+    repeats: int = 3
+    rounds: int = 10
+    seconds: float = 90.0
+    alone_seconds: float = 8.0
+    mini_batch: int | None = None
+
+
+class OnBed:
+    """The devices of one bed, for one cell."""
+
+    def __init__(self, cell: Cell, bed: EmulatedLan, cluster: BedCluster, *, effort: Effort, mini_batch: int) -> None:
+        self._cell = cell
+        self._effort = effort
+        self._mini_batch = mini_batch
+        self._bed = bed
+        self._cluster = cluster
+        self._runs = 0
+        self._node_ids = {name: cluster.node_id(name) for name in cluster.names}
+        self._cores = {device.name: device.cores for device in bed.environment.devices}
+
+    def profile(self) -> tuple[PlanningInstance, dict[str, Any]]:
+        """The instance, and what it was made of; both with short names."""
+        cache = self._cluster.folders.cache_dir
+        shutil.rmtree(cache, ignore_errors=True)
+        begin = time.monotonic()
+        found, seconds = profile_in_turn(self._cluster, self._options(rounds=self._effort.rounds))
+        slow = slowness(SPEED_LOGS, begin, time.monotonic())
+        names = {node_id: name for name, node_id in self._node_ids.items()}
+        profiles = Profiles.from_json(json.loads((cache / FILE_NAME).read_text()))
+        links = {(names[sender], names[receiver]): link for (sender, receiver), link in profiles.links.items()}
+        instance = with_names(found, names)
+        return instance, {
+            "seconds": seconds,
+            "slowness": slow,
+            "instance": instance_to_json(instance),
+            "profiles": replace(profiles, links=links).to_json(),
+        }
+
+    def train(self, plan: Plan) -> dict[str, Any]:
+        """One training on edgeswarm's runtime; each device has its samples."""
+        assert plan.predicted is not None
+        effort = self._effort
+        rounds = max(LEAST_ROUNDS, min(effort.rounds, math.ceil(effort.seconds / plan.predicted.round_seconds)))
+        rounds = LEAST_ROUNDS if plan.planner == BAD_PLANNER else rounds
+        folder = self._run_folder()
+        folder.mkdir()
+        path = folder / "plan.json"
+        path.write_text(json.dumps(with_node_ids(plan, self._node_ids).to_json()))
+        return self._trained(replace(self._options(rounds=WARM_UP_ROUNDS + rounds), plan_path=path), folder)
+
+    def train_long(self, plan: Plan, instance: PlanningInstance) -> dict[str, Any]:
+        """As a user has it: the beginning of a long training, whose shares may follow the devices' speed. What comes behind
+        the looks of the first rounds counts.
+
+        plan, instance: what the planner found, and was told; a profile of this moment might give another plan.
+        """
+        assert plan.predicted is not None
+        effort = self._effort
+        rounds = max(LEAST_ROUNDS, min(effort.rounds, math.ceil(effort.seconds / plan.predicted.round_seconds)))
+        first = SETTLING_ROUNDS + WARM_UP_ROUNDS
+        done: list[RoundDone] = []
+        ends: list[float] = []
+        moves: list[SharesMoved] = []
+        counters = read_counters()
+        enough = threading.Event()
+
+        def listen(event: Event) -> None:
+            nonlocal counters
+            if isinstance(event, SharesMoved):
+                moves.append(event)
+            if isinstance(event, RoundDone) and not enough.is_set():
+                done.append(event)
+                ends.append(time.monotonic())
+                if len(done) == first:
+                    counters = read_counters()
+                if len(done) == first + rounds:
+                    enough.set()
+
+        planned = (with_node_ids(plan, self._node_ids), with_names(instance, self._node_ids))
+        folder = self._run_folder()
+        options = replace(
+            self._options(rounds=first + rounds), output=folder / "result", epochs=LONG_EPOCHS, checkpoint_every=NEVER
+        )
+        try:
+            with mock.patch.object(Command, "plan", return_value=planned):
+                train(options, folders=self._cluster.folders, listener=listen, cancel=enough)
+        except EdgeswarmError as error:
+            if not enough.is_set():
+                return {"problem": f"{error.code.value}: {error.message}"}
+        finally:
+            # Nobody goes on with it.
+            shutil.rmtree(options.unfinished_folder, ignore_errors=True)
+        names = {node_id: name for name, node_id in self._node_ids.items()}
+        told = self._told([round_to_json(each) for each in done], ends, first=first, counters=counters)
+        moved = [move_to_json(move) for move in moves]
+        return {
+            **told,
+            "share_moves": [
+                {**move, "shares": {names[device]: share for device, share in move["shares"].items()}} for move in moved
+            ],
+        }
+
+    def train_served(self) -> dict[str, Any]:
+        """A first epoch as a user has it: planned for it, every sample fetched from a hub that is no faster than the devices."""
+        folder = self._run_folder()
+        links.limit(HUB, self._cell.mbps)
+        try:
+            return self._trained(self._options(rounds=WARM_UP_ROUNDS + SERVED_ROUNDS, data="served"), folder)
+        finally:
+            links.limit(HUB, None)
+
+    def _trained(self, options: TrainOptions, folder: Path) -> dict[str, Any]:
+        counters = read_counters()
+        ends: list[float] = []
+
+        def listen(event: Event) -> None:
+            nonlocal counters
+            if isinstance(event, RoundDone):
+                ends.append(time.monotonic())
+                if event.round == WARM_UP_ROUNDS - 1:
+                    counters = read_counters()
+
+        try:
+            result = train(replace(options, output=folder / "result"), folders=self._cluster.folders, listener=listen)
+        except EdgeswarmError as error:
+            return {"problem": f"{error.code.value}: {error.message}"}
+        return self._told(result.metrics["rounds"], ends, first=WARM_UP_ROUNDS, counters=counters)
+
+    def _told(
+        self, rounds: Sequence[Mapping[str, Any]], ends: Sequence[float], *, first: int, counters: dict[str, Counter]
+    ) -> dict[str, Any]:
+        """What the document has of a training. rounds: as metrics.json has them; those from `first` on count. ends: theirs."""
+        done = rounds[first:]
+        names = {node_id: name for name, node_id in self._node_ids.items()}
+        return {
+            "round_seconds": [each["seconds"] for each in done],
+            "slowness": [
+                slowness(SPEED_LOGS, end - each["seconds"], end) for each, end in zip(done, ends[first:], strict=True)
+            ],
+            "joules": joules_between(counters, read_counters()),
+            "devices": {
+                names[device]: {
+                    "peak_bytes": max(each["parts"][device]["peak_memory_bytes"] for each in rounds),
+                    **{
+                        what: sum(each["parts"][device][what] for each in done) / len(done)
+                        for what in ("cpu_seconds", "model_cpu_seconds", "sent_bytes", "received_bytes")
+                    },
+                }
+                for device in done[-1]["parts"]
+            },
+        }
+
+    def alone(self) -> dict[str, dict[str, float]]:
+        """By class of device (its cores): samples per second by itself, at its best micro-batch."""
+        found: dict[str, dict[str, float]] = {}
+        for name, cores in self._cores.items():
+            kind, folder = f"{cores:g}", self._run_folder()
+            if kind in found:
+                continue
+            with self._cluster.paused():
+                told = alone(self._bed, name, self._cell.model, folder=folder, seconds=self._effort.alone_seconds)
+                others = [other for other in self._cores if other != name]
+                # Once more while the machine's other devices compute too: less, as real devices would not have it.
+                with self._cluster.accompanied(others):
+                    beside = rate_alone(
+                        *(self._bed, name, self._cell.model),
+                        micro_batch=int(told["micro_batch"]),
+                        folder=folder / "beside-others",
+                        channels_last=bool(told["channels_last"]),
+                        seconds=self._effort.alone_seconds,
+                    )
+            found[kind] = {**told, "beside_others": beside or 0.0}
+            say(f"{name} alone: {found[kind]}")
+        return found
+
+    def tuned_peers(self, speeds: dict[str, dict[str, float]]) -> dict[str, PeerSettings]:
+        by_device = {name: speeds[f"{cores:g}"] for name, cores in self._cores.items()}
+        rates = {name: speed["samples_per_second"] for name, speed in by_device.items()}
+        best = max(rates, key=lambda name: rates[name])
+        slowest = min(rates, key=lambda name: rates[name])
+        tuner = PeerTuner(
+            self._bed,
+            self._cell.model,
+            mini_batch=self._mini_batch,
+            rates=rates,
+            channels_last=bool(by_device[best]["channels_last"]),
+            folder=self._run_folder(),
+        )
+        with self._cluster.paused():
+            return {
+                "single device": PeerSettings(
+                    "single_device",
+                    [best],
+                    int(by_device[best]["micro_batch"]),
+                    channels_last=bool(by_device[best]["channels_last"]),
+                ),
+                **tuner.data_parallel(int(by_device[slowest]["micro_batch"])),
+                "1F1B": tuner.pipeline(bytes_per_second=self._cell.mbps * 1e6 / 8),
+            }
+
+    def run_peer(self, settings: PeerSettings) -> dict[str, Any]:
+        with self._cluster.paused():
+            done: PeerRun = run_peer(
+                self._bed,
+                settings.script,
+                settings.devices,
+                *settings.words(
+                    self._cell.model, self._mini_batch, rounds=self._effort.rounds, seconds=self._effort.seconds
+                ),
+                folder=self._run_folder(),
+                limit_seconds=_LIMIT_SECONDS,
+            )
+        if done.problem:
+            return {"problem": done.problem}
+        rounds = len(done.round_seconds)
+        return {
+            "round_seconds": list(done.round_seconds),
+            "joules": done.joules,
+            "devices": {
+                name: {"peak_bytes": peak, "cpu_seconds": cpu / rounds}
+                for name, peak, cpu in zip(settings.devices, done.peak_bytes, done.cpu_seconds, strict=True)
+            },
+        }
+
+    def _options(self, *, rounds: int, data: str = "local") -> TrainOptions:
+        """Of a job of so many rounds, which is written for it."""
+        folder = self._cluster.folder / f"job-{data}-{rounds}"
+        job = written_job(folder, self._cell.model, rounds=rounds, batch_size=self._mini_batch, data=data)
+        return TrainOptions(job_path=job, discovery=self._cluster.discovery(), listen_address=HUB_ADDRESS)
+
+    def _run_folder(self) -> Path:
+        self._runs += 1
+        return self._cluster.folder / f"run-{self._runs}"

@@ -1,0 +1,125 @@
+"""Shares that follow the speed which replicas show in a training. Pure.
+
+A plan's shares come from curves, and curves are some percent off; a box under the roof is slower at noon. Every round waits for
+the replica that got more than it can do in its time:
+
+    as planned    nx-1  |=========....|     a round     moved  nx-1  |==========|     a round
+                  tx2-1 |=============|                        tx2-1 |===========|
+
+Each device's curves are stretched so that they say what it showed, its stage's samples are shared anew by them, and both
+plans are simulated by them. Layers, groups and micro-batches stay: no weight has to travel.
+
+Replicas disturb one another (who is early sends its gradients while others compute), so that the one that is quicker with its
+old share is not quicker with a new one by as much: shares go half of the way, but for large differences, which are real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from edgeswarm.plan import Plan, Stage
+from edgeswarm.profile import DeviceProfile, PlanningInstance
+from edgeswarm.samples import split_micro_batch
+
+from ..simulator.simulate import round_seconds
+from .prediction import with_prediction
+from .search.problem import SearchProblem
+from .search.sample_shares import SampleSharing
+
+# Of a round.
+LEAST_GAIN_OF_A_STAGE = 0.01
+LARGE_GAIN = 0.15
+
+
+@dataclass(frozen=True)
+class MovedShares:
+    """plan: the same but for its shares, with a prediction by the stretched curves.
+
+    gain: the part of a round that it is expected to save.
+    """
+
+    plan: Plan
+    gain: float
+
+
+def moved_shares(instance: PlanningInstance, plan: Plan, computing_seconds: Mapping[str, float]) -> MovedShares | None:
+    """The plan with shares by speed; None where that brings nothing.
+
+    instance: what the plan was made of. computing_seconds: forward and backward of a whole round, by device.
+    A stage stays as it is where a replica would get no sample, where memory holds the new shares with a smaller K alone, and
+    where the round hardly gets shorter: replicas that wait for others anyway seem quicker one time and slower the next.
+    """
+    shown = stretched(instance, plan, computing_seconds)
+    sharing = SampleSharing(SearchProblem(shown))
+    bare = replace(plan, predicted=None)
+    before = seconds = round_seconds(shown, bare)
+    for place, stage in enumerate(plan.stages):
+        there = _moved(sharing, stage, plan.micro_batch)
+        for moved, least_gain in ((there, LARGE_GAIN), (_half_way(stage, there), LEAST_GAIN_OF_A_STAGE)):
+            changed = replace(bare, stages=(*bare.stages[:place], moved, *bare.stages[place + 1 :]))
+            found = round_seconds(shown, changed)
+            if seconds - found >= least_gain * before:
+                bare, seconds = changed, found
+                break
+    if bare.stages == plan.stages:
+        return None
+    return MovedShares(with_prediction(shown, bare), gain=1.0 - seconds / before)
+
+
+def stretched(instance: PlanningInstance, plan: Plan, computing_seconds: Mapping[str, float]) -> PlanningInstance:
+    """The instance with curves of its own for each device of the plan, by which it takes as long as it took."""
+    profiles = dict(instance.profiles)
+    devices = list(instance.devices)
+    least = max(layer.least_batch for layer in instance.model.layers)
+    for stage in plan.stages:
+        for device in stage.devices:
+            place = instance.index_of[device]
+            profile = instance.profile_of(device)
+            expected = _expected_seconds(profile, plan, stage, device, least_batch=least)
+            if expected > 0:
+                kind = f"{devices[place].profile} as {device} showed it"
+                profiles[kind] = _times(profile, computing_seconds[device] / expected)
+                devices[place] = replace(devices[place], profile=kind)
+    return replace(instance, profiles=profiles, devices=tuple(devices))
+
+
+def _expected_seconds(profile: DeviceProfile, plan: Plan, stage: Stage, device: str, *, least_batch: int) -> float:
+    """Forward and backward of one round by the curves."""
+    seconds = 0.0
+    for size in plan.micro_batch_sizes():
+        samples = split_micro_batch(stage.shares, size, least_batch=least_batch)[device].size
+        seconds += profile.forward(samples, stage.first_layer, stage.end_layer)
+        seconds += profile.backward(samples, stage.first_layer, stage.end_layer)
+    return seconds
+
+
+def _times(profile: DeviceProfile, factor: float) -> DeviceProfile:
+    forward, backward = (
+        tuple(tuple(value * factor for value in row) for row in rows)
+        for rows in (profile.forward_seconds, profile.backward_seconds)
+    )
+    return replace(profile, forward_seconds=forward, backward_seconds=backward)
+
+
+def _moved(sharing: SampleSharing, stage: Stage, micro_batch: int) -> Stage:
+    if not stage.replicated:
+        return stage
+    places = sharing.problem.instance.index_of
+    devices = tuple(places[device] for device in stage.devices)
+    found = sharing.stage(stage.first_layer, stage.end_layer, devices, micro_batch, stage.in_flight)
+    if found is None or found.devices != devices or found.in_flight != stage.in_flight:
+        return stage
+    return replace(stage, shares=dict(zip(stage.devices, found.shares, strict=True)))
+
+
+def _half_way(stage: Stage, there: Stage) -> Stage:
+    """Shares in the middle between both; what is lost to rounding goes to those who get more, the first ones first."""
+    shares = {
+        device: min(share, there.shares[device]) + abs(share - there.shares[device]) // 2
+        for device, share in stage.shares.items()
+    }
+    missing = stage.samples - sum(shares.values())
+    for device in sorted(shares, key=lambda device: shares[device] - there.shares[device])[:missing]:
+        shares[device] += 1
+    return replace(stage, shares=shares)

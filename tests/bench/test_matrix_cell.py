@@ -1,0 +1,73 @@
+"""What a cell's document lacks, and what of it counts on another machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import matrix_cell
+from bench.bad_plan import BAD_PLAN
+from bench.cell import Cell
+from bench.matrix_cell import CellMeasurement
+from bench.matrix_on_bed import Effort
+
+CELL = Cell.parse("C:100:mobilenet_v2")
+EFFORT = Effort(repeats=3)
+
+
+@pytest.fixture(autouse=True)
+def boot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file in which the kernel says which start of the machine this is."""
+    path = tmp_path / "boot_id"
+    path.write_text("first\n")
+    monkeypatch.setattr(matrix_cell, "_BOOT_ID", path)
+    return path
+
+
+def keep(folder: Path, *runs: tuple[int, str], cell: Cell = CELL, **more: Any) -> None:
+    document = {
+        **CellMeasurement(cell, folder, effort=EFFORT).document,
+        "plans": {"edgeswarm": {}, BAD_PLAN: {}},
+        "peers": {"DDP": {}},
+        "runs": [{"repeat": repeat, "method": method} for repeat, method in runs],
+        **more,
+    }
+    (folder / f"{cell.name}.json").write_text(json.dumps(document))
+
+
+def test_each_repeat_has_every_method_once_and_the_bad_plan_has_fewer(tmp_path: Path) -> None:
+    keep(tmp_path, (0, "edgeswarm"), (0, BAD_PLAN), (0, "DDP"))
+    missing = CellMeasurement(CELL, tmp_path, effort=EFFORT).missing()
+    assert missing[:2] == [(0, "edgeswarm, again"), (0, "edgeswarm, first epoch served")]
+    assert [repeat for repeat, name in missing if name == BAD_PLAN] == [1]
+    assert [repeat for repeat, name in missing if name == "DDP"] == [1, 2]
+
+
+def test_what_was_broken_off_before_this_start_of_the_machine_begins_anew(tmp_path: Path, boot: Path) -> None:
+    keep(tmp_path, (0, "edgeswarm"))
+    assert len(CellMeasurement(CELL, tmp_path, effort=EFFORT).document["runs"]) == 1
+    boot.write_text("second\n")
+    begun = CellMeasurement(CELL, tmp_path, effort=EFFORT).document
+    assert (begun["runs"], begun["boot"], "plans" in begun) == ([], "second", False)
+
+
+def test_what_is_complete_stays(tmp_path: Path, boot: Path) -> None:
+    keep(tmp_path)
+    missing = CellMeasurement(CELL, tmp_path, effort=EFFORT).missing()
+    keep(tmp_path, *missing)
+    boot.write_text("second\n")
+    measurement = CellMeasurement(CELL, tmp_path, effort=EFFORT)
+    assert len(measurement.document["runs"]) == len(missing)
+    measurement.run()  # without root and devices: there is nothing to do
+
+
+def test_what_devices_do_alone_is_taken_from_another_rate_of_the_same_machine(tmp_path: Path, boot: Path) -> None:
+    other = Cell.parse("C:1000:mobilenet_v2")
+    keep(tmp_path, cell=other, alone={"0.6": {"samples_per_second": 300.0}})
+    measurement = CellMeasurement(CELL, tmp_path, effort=EFFORT)
+    assert measurement.alone_of_another_rate() == {"0.6": {"samples_per_second": 300.0}}
+    boot.write_text("second\n")
+    assert CellMeasurement(CELL, tmp_path, effort=EFFORT).alone_of_another_rate() is None
