@@ -26,14 +26,14 @@ from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
 from .profile_cache import DATA_SOURCE, Profiles
 from .profiling import batch_sizes_to_profile, checked_stages
-from .working_memory import SeenMemory, heap_slack, working_memory
+from .working_memory import SAVED_GROWTH, SeenMemory, heap_slack, working_memory
 
 # What a worker holds beside Eq 3: a frame on its way in and one on its way out; the samples of its feed come on top.
 FRAMES_HELD = 2
 # What a worker has besides once its links are open and its threads run: for a device that it is linked with, and for pieces of
 # buckets on their way (a copy, what is encrypted of it, what comes in; two at once). Not measured by themselves: set from the
-# peaks of MobileNetV2 over six emulated devices, five plans.
-PEER_BYTES = 2 << 20
+# peaks of MobileNetV2 and BERT-small over six emulated devices.
+PEER_BYTES = 1 << 20
 REDUCE_BYTES = 7 << 20
 
 
@@ -94,7 +94,7 @@ def planning_instance(
         model=model_costs(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
-            heap_slack=slack,
+            heap_slack=tuple(SAVED_GROWTH * factor for factor in slack),
             transient_bytes=transient_bytes,
             workspace_bytes=workspace_bytes,
             optimizer_state_factor=facts.optimizer_state_factor,

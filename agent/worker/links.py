@@ -94,8 +94,7 @@ class OutboundLinks:
             raise
 
     def _watch(self, peer: str, stream: ByteStream) -> None:
-        stream.wait_for_end()
-        self._switch.fail(LinkBrokenError(peer, "closed"))
+        self._switch.fail(LinkBrokenError(peer, stream.wait_for_end()))
 
 
 def _says_not_yet(error: grpc.RpcError) -> bool:

@@ -18,12 +18,12 @@ from .comparison.eddl import data_parallel
 from .comparison.exhaustive import exhaustive
 from .comparison.gpipe import gpipe_by_size, gpipe_by_time, gpipe_shortage
 from .comparison.pipedream import pipedream, pipedream_shortage
-from .cost_model import plan_memory_bytes
+from .connection_memory import connection_bytes
 from .micro_batches import micro_batch_sizes
 from .prediction import with_prediction
 from .search.edgeswarm import plan_by_search
 from .search.seeds import seed_plans
-from .shortage import Shortage, no_plan_fits, one_stage_shortage, pipeline_shortage
+from .shortage import Shortage, no_plan_fits, one_stage_shortage, pipeline_shortage, plan_shortages
 
 Search = Callable[[PlanningInstance, int, float], FoundPipeline | None]
 WholeSearch = Callable[[PlanningInstance, tuple[int, ...]], Plan | None]
@@ -163,35 +163,38 @@ def make_plan(instance: PlanningInstance, planner: str = "edgeswarm", micro_batc
     chosen = PLANNERS[planner]
     least = max(layer.least_batch for layer in instance.model.layers)
     sizes = sizes_to_try(instance.training.mini_batch, micro_batch, least_batch=least)
-    plan, burdened = _fitting_plan(instance, chosen, sizes)
+    plan, burdened, shortages = _fitting_plan(instance, chosen, sizes)
     if plan is not None:
         return plan
-    shortages = _shortages(burdened, chosen, min(sizes))
+    shortages = shortages or _shortages(burdened, chosen, min(sizes))
     raise no_plan_fits(instance, shortages, planner=planner, fixed_micro_batch=micro_batch is not None)
 
 
 def _fitting_plan(
     instance: PlanningInstance, planner: Planner, sizes: tuple[int, ...]
-) -> tuple[Plan | None, PlanningInstance]:
+) -> tuple[Plan | None, PlanningInstance, tuple[Shortage, ...]]:
     """A plan that fits memory with its links and its all-reduce, or None; beside it the instance that it was made of.
 
-    In that one, devices which had too little memory for an earlier plan's links hold as much more from the beginning.
+    In that one, devices which had too little memory for an earlier plan's links hold what those take from the beginning, so that
+    the same plan isn't found again. Where plans were found and none fits, what the last one lacks.
     """
     burdened = instance
+    shortages: tuple[Shortage, ...] = ()
     for _ in range(MOST_TRIES):
         plan = _found_plan(burdened, planner, sizes)
         if plan is None:
-            break
-        needed = plan_memory_bytes(instance, plan)
-        over = {name: size - instance.devices[instance.index_of[name]].memory_bytes for name, size in needed.items()}
-        if max(over.values()) <= 0:
-            return with_prediction(instance, plan) if burdened is not instance else plan, burdened
+            return None, burdened, ()
+        shortages = plan_shortages(instance, plan)
+        if not shortages:
+            return with_prediction(instance, plan) if burdened is not instance else plan, burdened, ()
+        links = connection_bytes(instance, plan)
+        lacking = {shortage.device.name: links[shortage.device.name] for shortage in shortages}
         devices = (
-            replace(device, base_bytes=device.base_bytes + max(0, over.get(device.name, 0)))
-            for device in burdened.devices
+            replace(device, base_bytes=max(device.base_bytes, own.base_bytes + lacking.get(device.name, 0)))
+            for device, own in zip(burdened.devices, instance.devices, strict=True)
         )
         burdened = replace(burdened, devices=tuple(devices))
-    return None, burdened
+    return None, burdened, shortages
 
 
 def _found_plan(instance: PlanningInstance, planner: Planner, sizes: tuple[int, ...]) -> Plan | None:

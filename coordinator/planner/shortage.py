@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.plan import Plan
 from edgeswarm.profile import DeviceDescription, FloatArray, PlanningInstance
 
-from .cost_model import held_bytes, in_flight_limit
+from .cost_model import held_bytes, in_flight_limit, plan_memory_bytes
 from .passing_memory import passing_table
 from .units import readable_bytes
 
@@ -31,6 +32,22 @@ class Shortage:
     @property
     def lacking_bytes(self) -> int:
         return self.needed_bytes - self.device.memory_bytes
+
+
+def plan_shortages(instance: PlanningInstance, plan: Plan) -> tuple[Shortage, ...]:
+    """The devices of a plan that have too little memory for it, the worst first."""
+    needed = plan_memory_bytes(instance, plan)
+    shortages = (
+        Shortage(
+            *(instance.devices[instance.index_of[name]], stage.first_layer, stage.end_layer),
+            samples=samples,
+            in_flight=min(stage.in_flight, plan.micro_batches),
+            needed_bytes=needed[name],
+        )
+        for stage in plan.stages
+        for name, samples in stage.shares.items()
+    )
+    return tuple(sorted((each for each in shortages if each.lacking_bytes > 0), key=_lack, reverse=True))
 
 
 def one_stage_shortage(instance: PlanningInstance, *, samples: int) -> tuple[Shortage, ...]:

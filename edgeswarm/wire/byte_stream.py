@@ -41,6 +41,9 @@ HANDSHAKE_SECONDS = 10.0
 TICKET_BYTES = 16
 _RECORD_HEADER_BYTES = 5
 _MOST_RECORD_BYTES = _RECORD_HEADER_BYTES + 0xFFFF  # what the length in a header can say
+# Between questions whether a silent other end is still there. A question or its answer may be lost on the way: with one alone,
+# as gRPC asks, a link that is busy or a weak radio link would end a stream that waits for a round.
+PROBE_SECONDS = 1
 _TCP_NOTSENT_LOWAT = 25  # Linux; socket has no name for it before Python 3.12
 
 
@@ -106,10 +109,13 @@ class ByteStream:
         self.receive_into(memoryview(ticket))
         return bytes(ticket)
 
-    def wait_for_end(self) -> None:
-        """Returns when the other end, which sends nothing, has closed or broken the connection."""
-        with contextlib.suppress(OSError):
+    def wait_for_end(self) -> str:
+        """Returns when the other end, which sends nothing, has closed the connection, or it broke; in words which of them."""
+        try:
             self._connection.recv(1)
+        except OSError as error:
+            return error.strerror or str(error)
+        return "closed"
 
     def close(self) -> None:
         """Idempotent; whoever waits in the stream gets an error, on this side and on the other."""
@@ -308,9 +314,10 @@ def _set_options(connection: socket.socket) -> None:
     silence = int(KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS)
     options = {
         "TCP_KEEPIDLE": int(KEEPALIVE_SECONDS),
-        "TCP_KEEPINTVL": int(KEEPALIVE_TIMEOUT_SECONDS),
-        "TCP_KEEPCNT": 1,
-        "TCP_USER_TIMEOUT": silence * 1000,  # milliseconds that what was sent may stay unacknowledged
+        "TCP_KEEPINTVL": PROBE_SECONDS,
+        "TCP_KEEPCNT": int(KEEPALIVE_TIMEOUT_SECONDS) // PROBE_SECONDS,
+        # Milliseconds that what was sent may stay unacknowledged; on Linux it ends the questions, too.
+        "TCP_USER_TIMEOUT": silence * 1000,
     }
     for name, value in options.items():
         if hasattr(socket, name):  # other systems lack some

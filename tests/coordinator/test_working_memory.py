@@ -7,8 +7,8 @@ import pytest
 from edgeswarm_coordinator.profile_cache import Curve
 from edgeswarm_coordinator.stage_checks import CheckedStage
 from edgeswarm_coordinator.working_memory import (
-    GROWTH_OVER_ROUNDS,
     MOST_HEAP_SLACK,
+    WORKING_GROWTH,
     SeenMemory,
     heap_slack,
     working_memory,
@@ -32,9 +32,9 @@ def line(fixed: float, per_sample: float) -> Curve:
     return alone(fixed + per_sample, 10**6, fixed + 64 * per_sample)
 
 
-def grown(per_sample: float, *, saved: float = GROWTH_OVER_ROUNDS * 64) -> int:
+def grown(taken: float, *, saved: float = 0.0) -> int:
     """As it is over many rounds, without what the layer saves."""
-    return round(max(0.0, GROWTH_OVER_ROUNDS * per_sample - saved))
+    return round(WORKING_GROWTH * max(0.0, taken - saved))
 
 
 def test_layers_alone_say_what_they_take_beyond_what_they_save() -> None:
@@ -42,14 +42,14 @@ def test_layers_alone_say_what_they_take_beyond_what_they_save() -> None:
     curves = [line(1000, 100), line(40, 164), line(0, 50)]
     transient, workspace = working_memory(GRAPH, [SeenMemory(curves, {})], slack=(1.0, 1.5, 1.0))
     assert transient == (grown(100, saved=64), grown(164, saved=96), 0)
-    assert workspace == (1000, 40, LARGEST)
+    assert workspace == (grown(1000), grown(40), grown(LARGEST))
 
 
 def test_of_several_kinds_the_median_counts() -> None:
     kinds = [SeenMemory([line(fixed, 164 + more)] * 3, {}) for fixed, more in ((30, 10), (40, 80), (900, 120))]
     transient, workspace = working_memory(GRAPH, kinds, slack=NO_SLACK)
     assert transient == (grown(244, saved=64),) * 3
-    assert workspace == (40,) * 3
+    assert workspace == (grown(40),) * 3
 
 
 def test_kinds_that_measured_small_batches_alone_are_not_asked_what_a_sample_takes() -> None:
@@ -65,11 +65,11 @@ def test_kinds_that_measured_small_batches_alone_are_not_asked_what_a_sample_tak
 
 def test_where_no_more_is_known_it_is_the_gradient_and_the_rest_is_the_samples() -> None:
     one = SeenMemory([alone(132, sizes=(1,))] * 3, {})
-    assert working_memory(GRAPH, [one], slack=NO_SLACK) == ((grown(100, saved=64),) * 3, (32,) * 3)
+    assert working_memory(GRAPH, [one], slack=NO_SLACK) == ((grown(100, saved=64),) * 3, (grown(32),) * 3)
     falling = SeenMemory([alone(9000, 100, 464)] * 3, {})
-    assert working_memory(GRAPH, [falling], slack=NO_SLACK) == ((0,) * 3, (9000,) * 3)
+    assert working_memory(GRAPH, [falling], slack=NO_SLACK) == ((0,) * 3, (grown(9000),) * 3)
     unknown = SeenMemory([Curve((1,), (1.0,), (1.0,), 256)] * 3, {})
-    assert working_memory(GRAPH, [unknown], slack=NO_SLACK) == ((0,) * 3, (32,) * 3)
+    assert working_memory(GRAPH, [unknown], slack=NO_SLACK) == ((0,) * 3, (grown(32),) * 3)
 
 
 def held(sample_bytes: float) -> Curve:
@@ -80,11 +80,11 @@ def test_activations_take_what_stages_in_flight_were_seen_to_take() -> None:
     # The layers save 64 bytes a sample each: 128 in the first two, 192 in all.
     whole, first = CheckedStage(0, 3, (4,)), CheckedStage(0, 2, (4,))
     kinds = [SeenMemory([], {whole: held(1.2 * 192), first: held(factor * 128)}) for factor in (1.1, 1.4, 1.5)]
-    assert heap_slack(GRAPH, kinds) == pytest.approx([GROWTH_OVER_ROUNDS * factor for factor in (1.4, 1.4, 1.2)])
+    assert heap_slack(GRAPH, kinds) == pytest.approx((1.4, 1.4, 1.2))
 
 
 def test_little_slack_and_very_much_are_not_believed() -> None:
-    assert heap_slack(GRAPH, []) == (GROWTH_OVER_ROUNDS,) * 3
+    assert heap_slack(GRAPH, []) == (1.0,) * 3
     for seen_bytes, slack in ((0.0, 1.0), (0.9 * 192, 1.0), (9 * 192, MOST_HEAP_SLACK)):
         kinds = [SeenMemory([], {CheckedStage(0, 3, (4,)): held(seen_bytes)})]
-        assert heap_slack(GRAPH, kinds) == (GROWTH_OVER_ROUNDS * slack,) * 3
+        assert heap_slack(GRAPH, kinds) == (slack,) * 3
