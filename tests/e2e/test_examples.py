@@ -97,6 +97,7 @@ def test_character_gpt(cluster: ThrowawayCluster, examples: Path) -> None:
     assert torch.equal(trained.model["head.weight"], trained.model["characters.weight"])
 
 
+@pytest.mark.soak
 def test_segmentation(cluster: ThrowawayCluster, examples: Path) -> None:
     trained = train(cluster, examples / "segmentation_unet.py")
     assert trained.evaluated("iou")[-1] >= 0.8
