@@ -1,7 +1,8 @@
 """The models that people bring, over real agents: what comes out is what plain PyTorch trains, whatever the plan.
 
 Every model of the zoo, in its small size, over one, two and three stages, and over a replicated one: two rounds of 10
-and 8 samples, in micro-batches of 4, so that the last one of the first round is ragged. Most that is not replicated is in `make soak`.
+and 8 samples, in micro-batches of 4, so that the last one of the first round is ragged. Most of what is not replicated is in
+`make soak`.
 
 Without batch statistics the reference is the loop that anyone would write. float64: every tensor within 1e-9 relative L2,
 float32: the whole model within 1e-5.
