@@ -2,6 +2,7 @@
 
     warm-up | forward backward | forward backward | ...   medians of each
               \\_ 3 pairs at least, 20 ms of the processor at least; two where a pair takes long _/
+                 and some more where they took new memory
 
 Which batch sizes is decided as the curve shows (batch_choice.py); where the processor stalls, CPU seconds count (repeats.py).
 The gradients of parameters are summed over the repeats, as a round sums them over its micro-batches.
@@ -9,6 +10,7 @@ The gradients of parameters are summed over the repeats, as a round sums them ov
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ from ..worker.memory import (
     reset_peak,
 )
 from .batch_choice import expected_seconds, next_batch, smaller_choice
-from .repeats import Stretch, typical
+from .repeats import Stretch, settled, typical, wants_more
 
 LEAST_REPEATS = 3
 MOST_REPEATS = 100
@@ -60,10 +62,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Clock and processor seconds of a forward, then of a backward."""
+    """Clock and processor seconds of a forward, then of a backward. page_faults: of the process in both."""
 
     forward: tuple[float, float]
     backward: tuple[float, float]
+    page_faults: int = 0
 
 
 def time_layer(
@@ -204,16 +207,20 @@ def _time_batch(module: StageModule, batch_size: int, *, stretch: Stretch, check
     memory = _PeakMemory(module.device)
     inputs = random_inputs_for(module, batch_size, seed=_SEED)
     warm_up = _time_pair(module, batch_size, inputs)
-    pairs: list[_Pair] = []
+    tried: list[_Pair] = []
     computed = 0.0
     steady = _cpu(warm_up) >= STEADY_SECONDS
-    while len(pairs) < (LEAST_STEADY_REPEATS if steady else LEAST_REPEATS) or (
-        computed < SHORTEST_TOTAL_SECONDS and len(pairs) < MOST_REPEATS
+    least = LEAST_STEADY_REPEATS if steady else LEAST_REPEATS
+    while (
+        len(tried) < least
+        or (computed < SHORTEST_TOTAL_SECONDS and len(tried) < MOST_REPEATS)
+        or wants_more([pair.page_faults for pair in tried], least=least)
     ):
         check_halt()
-        pairs.append(_time_pair(module, batch_size, inputs))
-        computed += _cpu(pairs[-1])
-        stretch.add(pairs[-1].forward[0] + pairs[-1].backward[0], _cpu(pairs[-1]))
+        tried.append(_time_pair(module, batch_size, inputs))
+        computed += _cpu(tried[-1])
+        stretch.add(tried[-1].forward[0] + tried[-1].backward[0], _cpu(tried[-1]))
+    pairs = [tried[place] for place in settled([pair.page_faults for pair in tried], least=least)]
     if steady and max(map(_cpu, pairs)) > _cpu(warm_up):
         pairs.append(warm_up)  # slower than the first one, which also took the memory: something was in the way
     by_processor = module.device.type == "cpu" and stretch.is_stalled
@@ -230,13 +237,14 @@ def _cpu(pair: _Pair) -> float:
 
 def _time_pair(module: StageModule, batch_size: int, inputs: Sequence[torch.Tensor]) -> _Pair:
     """One forward and one backward. A layer where nothing is trained has no backward."""
+    faults = _page_faults()
     started = _now(module.device)
     outputs = module.forward(batch_size, inputs, draw=None)
     forward = _since(started, module.device)
     module.take_batch_statistics()
     needing = [output for output in outputs if output.requires_grad]
     if not needing:
-        return _Pair(forward, (0.0, 0.0))
+        return _Pair(forward, (0.0, 0.0), _page_faults() - faults)
     gradients = [torch.randn_like(output) for output in needing]
     started = _now(module.device)
     run_backward(needing, gradients)
@@ -244,7 +252,12 @@ def _time_pair(module: StageModule, batch_size: int, inputs: Sequence[torch.Tens
     for tensor in inputs:
         # A pipeline's inputs are new for each micro-batch: nothing is summed into them.
         tensor.grad = None
-    return _Pair(forward, backward)
+    return _Pair(forward, backward, _page_faults() - faults)
+
+
+def _page_faults() -> int:
+    """Of this process so far, each for memory that it had not used before."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _now(device: torch.device) -> tuple[float, float]:

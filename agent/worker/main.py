@@ -39,7 +39,7 @@ from .tensor_server import TensorServer
 from .timing import Progress
 from .without_compiler import leave_out_compiler
 
-PROGRESS_SECONDS = 0.5
+PROGRESS_SECONDS = 1.0  # a report takes a small device a thousandth of a second
 # What these say is true of this device; their messages are made where its name isn't known.
 TOLD_WITH_THE_DEVICE = (ErrorCode.GRAPH_REFUSED, ErrorCode.JOB_INVALID)
 

@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from edgeswarm_coordinator.device_fit import curve_error, fit_device, summed_profile
+from edgeswarm_coordinator.device_fit import (
+    FRAMES_OF_A_ROUND,
+    FRAMES_OF_AN_ACTION,
+    curve_error,
+    fit_device,
+    summed_profile,
+)
 from edgeswarm_coordinator.process_costs import ProcessCosts, UpdateCosts
 from edgeswarm_coordinator.profile_cache import Curve
 from edgeswarm_coordinator.stage_checks import CheckedStage
@@ -51,7 +57,9 @@ def test_more_samples_never_cost_less_for_a_factor_that_falls() -> None:
 def test_frames_and_updates_come_from_the_process() -> None:
     fitted = fit_device(GRAPH, curves=[layer(1e-3)] * 3, stages={}, costs=COSTS, optimizer_state_factor=1.0)
     overheads = fitted.profile.overheads
-    assert (overheads.frame_seconds, overheads.byte_seconds, overheads.action_seconds) == (1e-3, 1e-9, 1e-3)
+    assert (overheads.frame_seconds, overheads.byte_seconds) == (1e-3, 1e-9)
+    assert overheads.action_seconds == pytest.approx(FRAMES_OF_AN_ACTION * 1e-3)
+    assert overheads.round_seconds == pytest.approx(FRAMES_OF_A_ROUND * 1e-3)
     # Frozen tensors aren't stepped on: each layer has one of 32 bytes.
     assert fitted.profile.update_seconds == pytest.approx((1e-5 + 32e-7,) * 3)
     adam = fit_device(GRAPH, curves=[layer(1e-3)] * 3, stages={}, costs=COSTS, optimizer_state_factor=2.0)
