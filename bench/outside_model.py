@@ -169,7 +169,7 @@ def main() -> int:
     given = parser.parse_args()
     documents = [json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))]
     report = report_of([document for document in documents if document.get("profilings")])
-    if given.write:
+    if given.write and report.rows:
         write_into(BENCHMARKS_PAGE, "outside model", markdown_table(report.columns, report.rows))
     return report.show(as_json=given.json)
 
