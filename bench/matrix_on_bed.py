@@ -105,14 +105,15 @@ class OnBed:
 
     def train_long(self, plan: Plan, instance: PlanningInstance) -> dict[str, Any]:
         """As a user has it: the beginning of a long training, whose shares may follow the devices' speed. What comes behind
-        the looks of the first rounds counts.
+        the looks of the first rounds counts; where these alone would take longer than a run, what comes before them.
 
         plan, instance: what the planner found, and was told; a profile of this moment might give another plan.
         """
         assert plan.predicted is not None
         effort = self._effort
         rounds = max(LEAST_ROUNDS, min(effort.rounds, math.ceil(effort.seconds / plan.predicted.round_seconds)))
-        first = SETTLING_ROUNDS + WARM_UP_ROUNDS
+        settles = SETTLING_ROUNDS * plan.predicted.round_seconds <= effort.seconds
+        first = WARM_UP_ROUNDS + (SETTLING_ROUNDS if settles else 0)
         done: list[RoundDone] = []
         ends: list[float] = []
         moves: list[SharesMoved] = []
