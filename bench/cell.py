@@ -96,7 +96,8 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
     All at once they would spoil each other's caches more than a training does, and alone they would be faster than in one.
     Those with least memory come first, since what all are asked to time depends on them. A class whose profile fell into a slow
     moment of the machine is measured again, QUIET_TRIES times in all; the quietest one is kept. Beside the instance: seconds in
-    which layers were timed in the last try, by the device that stands for its class; PROFILED_AGAIN once more for all, by what is known then.
+    which layers were timed in the last try, by the device that stands for its class; PROFILED_AGAIN once more for all, by what is
+    known then.
     """
     of_class: dict[float, str] = {}
     for device in sorted(cluster.bed.environment.devices, key=lambda device: (device.memory_bytes, -device.cores)):
@@ -120,7 +121,11 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
         others = [each for each in cluster.names if each not in chosen[:count]]
         # Too few devices for a plan: what was measured is kept.
         with cluster.accompanied(others), contextlib.suppress(EdgeswarmError):
-            measure_quietly(functools.partial(measured, some, name), path=cluster.folders.cache_dir / FILE_NAME)
+            measure_quietly(
+                functools.partial(measured, some, name),
+                path=cluster.folders.cache_dir / FILE_NAME,
+                slowness_of=functools.partial(slowness, SPEED_LOGS),
+            )
     return measured(options, PROFILED_AGAIN), seconds
 
 
@@ -128,7 +133,7 @@ def measure_quietly(
     measure: Callable[[], object],
     *,
     path: Path,
-    slowness_of: Callable[[float, float], float | None] = functools.partial(slowness, SPEED_LOGS),
+    slowness_of: Callable[[float, float], float | None],
 ) -> None:
     """Measures, and again while the machine is slow (MOST_SLOWNESS), each time with what was known before; keeps the quietest.
 
