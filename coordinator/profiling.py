@@ -196,6 +196,7 @@ def measure_layers(
             continue
         curve = reply.curve
         part = parts[curve.signature]
+        is_first = (work.hardware_key, dtype, curve.signature) not in profiles.curves
         profiles.curves[work.hardware_key, dtype, curve.signature] = Curve(
             batch_sizes=tuple(curve.batch_sizes),
             forward_seconds=tuple(curve.forward_seconds),
@@ -206,7 +207,8 @@ def measure_layers(
             held_sample_bytes=curve.held_sample_bytes,
             memory_bytes=memory_bytes,
         )
-        measured(_name_of(layer_graph, part))
+        if is_first:  # a layer that was looked at again may come once more
+            measured(_name_of(layer_graph, part))
     silent = [s for s in work.signatures if (work.hardware_key, dtype, s) not in profiles.curves]
     if silent:
         raise EdgeswarmError(

@@ -1,12 +1,14 @@
 """A Profile call as the worker runs it: each layer in turn, one curve as soon as it is measured; then the worker's own costs.
 
-calibrate the clock | curve | curve | ... | optimizer steps | frames | memory that stays
+calibrate the clock | frames | optimizer steps | curve | curve | ... | second looks
+
+A layer whose second look was quicker is sent once more.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -19,6 +21,7 @@ from ..worker.memory import anonymous_bytes
 from .held_memory import held_sample_bytes
 from .layer_timing import Timing, time_layer
 from .repeats import Stretch
+from .second_look import after_second_look, sizes_to_look_at
 from .update_cost import measure_updates
 from .wire_cost import WireCost
 
@@ -33,7 +36,8 @@ def run_profile(
     check_halt: Callable[[], None],
     measure_wire: Callable[[], WireCost] | None = None,
 ) -> agent_pb2.ProcessCost:
-    """Times the request's layers and sends a curve for each; an empty one where not even the smallest batch fits.
+    """Times the request's layers and sends a curve for each; an empty one where not even the smallest batch fits. Those that were
+    quicker when they were looked at again are sent once more.
 
     measure_wire: measures frames where there is a wire. Returns what the worker itself costs.
     Raises: GRAPH_REFUSED for a layer that can't be built here, whatever check_halt raises.
@@ -44,12 +48,13 @@ def run_profile(
     wire = WireCost(0.0, 0.0) if measure_wire is None else measure_wire()
     updates = measure_updates(accelerator)
     base_bytes = 0
-    for layer in request.layers:
+    first_looks: dict[str, list[Timing]] = {}
+
+    def timed(layer: agent_pb2.ProfileLayer, batch_sizes: Sequence[int]) -> list[Timing]:
         check_halt()
-        stage_graph = StageGraph.from_json(layer.stage_graph_json)
-        timings = time_layer(
-            stage_graph,
-            sorted(set(layer.batch_sizes or request.batch_sizes)),
+        return time_layer(
+            StageGraph.from_json(layer.stage_graph_json),
+            batch_sizes,
             longest_seconds=request.longest_seconds,
             memory_budget=memory_budget(accelerator),
             slow_down=slow_down,
@@ -57,14 +62,27 @@ def run_profile(
             accelerator=accelerator,
             stretch=stretch,
         )
+
+    for layer in request.layers:
+        timings = timed(layer, sorted(set(layer.batch_sizes or request.batch_sizes)))
         curve = curve_of(layer.signature, timings)
         if layer.in_flight and accelerator == "cpu":
+            stage_graph = StageGraph.from_json(layer.stage_graph_json)
             curve.held_sample_bytes = held_sample_bytes(
                 stage_graph, timings, memory_budget=memory_budget(accelerator), check_halt=check_halt
             )
         send(curve)
+        first_looks[layer.signature] = timings
         # After the first: kernels of all layers at all batch sizes lie around in no worker that trains.
         base_bytes = base_bytes or anonymous_bytes()
+    for layer in request.layers:
+        first = first_looks[layer.signature]
+        # Whole stages take long, and many layers' noise evens out in them.
+        if layer.in_flight or not first:
+            continue
+        better = after_second_look(first, timed(layer, sizes_to_look_at(first)))
+        if better != first:
+            send(curve_of(layer.signature, better))
     return agent_pb2.ProcessCost(
         base_bytes=base_bytes or anonymous_bytes(),
         stretch=stretch.factor,
