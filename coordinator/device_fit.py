@@ -22,8 +22,8 @@ from .stage_checks import CheckedStage, Comparison, Correction, learn_correction
 
 # To choose an action, find its inputs and route its outputs; and what there is to do once a round: to agree on its sums, to
 # report it, to begin the next. In handlings of a frame, which each kind of hardware measures. Seen by `bench.outside_model`:
-# 1.8 and, where rounds take three seconds and more, up to 36, some of which goes with the seconds. Rounds of a tenth of a second
-# (bench.one_agent) leave no room for more than 12.
+# 1.8 and, where rounds take three seconds and more, up to 36, some of which goes with the seconds. 12 is chosen so as not to be
+# too much for short rounds, which weren't looked at.
 FRAMES_OF_AN_ACTION = 1.8
 FRAMES_OF_A_ROUND = 12.0
 

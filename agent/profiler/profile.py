@@ -67,9 +67,11 @@ def run_profile(
         timings = timed(layer, sorted(set(layer.batch_sizes or request.batch_sizes)))
         curve = curve_of(layer.signature, timings)
         if layer.in_flight and accelerator == "cpu":
-            stage_graph = StageGraph.from_json(layer.stage_graph_json)
             curve.held_sample_bytes = held_sample_bytes(
-                stage_graph, timings, memory_budget=memory_budget(accelerator), check_halt=check_halt
+                StageGraph.from_json(layer.stage_graph_json),
+                timings,
+                memory_budget=memory_budget(accelerator),
+                check_halt=check_halt,
             )
         send(curve)
         first_looks[layer.signature] = timings

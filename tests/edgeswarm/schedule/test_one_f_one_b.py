@@ -9,15 +9,20 @@ from edgeswarm.schedule.policies import make_policy
 from edgeswarm.schedule.policy import Action, ActionKind
 
 
-def test_the_last_stage_alternates() -> None:
-    policy = OneForwardOneBackward(range(3), in_flight=1)
+def order_of(policy: OneForwardOneBackward) -> list[str]:
+    """What it runs from here on where everything is ready."""
     order = []
     while not policy.is_done:
         action = policy.next_action(lambda _: True)
         assert action is not None
         order.append(f"{action.kind.name[0]}{action.micro_batch}")
         policy.finished(action)
-    assert order == ["F0", "B0", "F1", "B1", "F2", "B2"]
+    return order
+
+
+def test_the_last_stage_alternates() -> None:
+    policy = OneForwardOneBackward(range(3), in_flight=1)
+    assert order_of(policy) == ["F0", "B0", "F1", "B1", "F2", "B2"]
 
 
 def test_a_replica_that_is_late_takes_turns() -> None:
@@ -25,13 +30,7 @@ def test_a_replica_that_is_late_takes_turns() -> None:
     policy = OneForwardOneBackward(range(6), in_flight=3)
     for index in range(3):
         policy.finished(Action(ActionKind.FORWARD, index))
-    order = []
-    while not policy.is_done:
-        action = policy.next_action(lambda _: True)
-        assert action is not None
-        order.append(f"{action.kind.name[0]}{action.micro_batch}")
-        policy.finished(action)
-    assert order == ["B0", "F3", "B1", "F4", "B2", "F5", "B3", "B4", "B5"]
+    assert order_of(policy) == ["B0", "F3", "B1", "F4", "B2", "F5", "B3", "B4", "B5"]
 
 
 def test_nothing_runs_that_is_not_ready_and_no_more_than_in_flight_is_begun() -> None:
