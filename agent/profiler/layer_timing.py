@@ -5,6 +5,7 @@
                  and some more where they took new memory
 
 Which batch sizes is decided as the curve shows (batch_choice.py); where the processor stalls, CPU seconds count (repeats.py).
+Beside each pair stands how quick the processor was about it (reference_work.py).
 The gradients of parameters are summed over the repeats, as a round sums them over its micro-batches.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,6 +31,7 @@ from ..worker.memory import (
     reset_peak,
 )
 from .batch_choice import expected_seconds, next_batch, smaller_choice
+from .reference_work import Pace, Paces, steady
 from .repeats import Stretch, settled, typical, wants_more
 
 LEAST_REPEATS = 3
@@ -37,6 +39,7 @@ MOST_REPEATS = 100
 SHORTEST_TOTAL_SECONDS = 0.02  # of the processor
 STEADY_SECONDS = 0.1  # of the processor for one pair: so long that few measurements after the warm-up say it
 LEAST_STEADY_REPEATS = 2
+SAME_PACE_SECONDS = 0.01  # of the processor, after which its pace is looked at again
 # A step up by more than this factor must leave so many times the room that is expected: small batches tell little of it.
 LONG_STEP, LONG_STEP_MARGIN = 4, 2
 _SEED = 0
@@ -44,7 +47,7 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one forward and one backward of a layer at a batch size, as long as they take in the long run.
+    """Seconds of one forward and one backward of a layer at a batch size, as long as they take in the long run, at the base pace.
 
     relative_error: of their sum, estimated from the repeats. peak_bytes: taken beyond parameters and the sums of their gradients.
     """
@@ -68,6 +71,19 @@ class _Pair:
     backward: tuple[float, float]
     page_faults: int = 0
 
+    @property
+    def cpu_seconds(self) -> float:
+        return self.forward[1] + self.backward[1]
+
+    def at_another_pace(self, times_as_quick: Pace) -> _Pair:
+        """As it would have been."""
+        wall, cpu = times_as_quick.wall_seconds, times_as_quick.cpu_seconds
+        return replace(
+            self,
+            forward=(self.forward[0] / wall, self.forward[1] / cpu),
+            backward=(self.backward[0] / wall, self.backward[1] / cpu),
+        )
+
 
 def time_layer(
     stage_graph: StageGraph,
@@ -79,16 +95,18 @@ def time_layer(
     check_halt: Callable[[], None],
     accelerator: str = "cpu",
     stretch: Stretch | None = None,
+    paces: Paces | None = None,
 ) -> list[Timing]:
     """The layer's curve over a few of `batch_sizes` (ascending); shorter where the next size would take too much.
 
     longest_seconds: no larger batch is tried where one forward and backward takes longer (0 or less: no limit).
     memory_budget: bytes that a batch may take beyond the layer itself. slow_down: factor on every figure.
-    stretch: of this device, over everything measured so far; the measurements are added to it.
+    stretch: of this device, over everything measured so far; the measurements are added to it. paces: likewise.
     check_halt: called between repeats; whatever it raises goes through.
     Raises: GRAPH_REFUSED where this torch can't build the layer; nothing where memory ends: the curve ends there.
     """
     stretch = Stretch() if stretch is None else stretch
+    paces = Paces(steady) if paces is None else paces
     candidates = list(batch_sizes)
     timings: dict[int, Timing] = {}
     # Nothing else holds the tensors: what stays of one layer would be missing from the next one's peak.
@@ -103,7 +121,7 @@ def time_layer(
         limits = _Limits(longest_seconds / slow_down, memory_budget - sum(sizes), gradient_bytes=max(sizes, default=0))
         while (batch_size := _affordable(timings, candidates, limits)) is not None:
             try:
-                timing = _time_batch(module, batch_size, stretch=stretch, check_halt=check_halt)
+                timing = _time_batch(module, batch_size, stretch=stretch, paces=paces, check_halt=check_halt)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -202,37 +220,71 @@ def free_memory(accelerator: str) -> None:
     give_back_free_memory()
 
 
-def _time_batch(module: StageModule, batch_size: int, *, stretch: Stretch, check_halt: Callable[[], None]) -> Timing:
+def _time_batch(
+    module: StageModule, batch_size: int, *, stretch: Stretch, paces: Paces, check_halt: Callable[[], None]
+) -> Timing:
     """The timing, not slowed down."""
     memory = _PeakMemory(module.device)
     inputs = random_inputs_for(module, batch_size, seed=_SEED)
-    warm_up = _time_pair(module, batch_size, inputs)
-    tried: list[_Pair] = []
+    pairs = _PacedPairs(paces, lambda: _time_pair(module, batch_size, inputs))
+    pairs.measure()
     computed = 0.0
-    steady = _cpu(warm_up) >= STEADY_SECONDS
+    steady = pairs.done[0].cpu_seconds >= STEADY_SECONDS
     least = LEAST_STEADY_REPEATS if steady else LEAST_REPEATS
     while (
-        len(tried) < least
-        or (computed < SHORTEST_TOTAL_SECONDS and len(tried) < MOST_REPEATS)
-        or wants_more([pair.page_faults for pair in tried], least=least)
+        len(pairs.done) < 1 + least
+        or (computed < SHORTEST_TOTAL_SECONDS and len(pairs.done) <= MOST_REPEATS)
+        or wants_more([pair.page_faults for pair in pairs.done[1:]], least=least)
     ):
         check_halt()
-        tried.append(_time_pair(module, batch_size, inputs))
-        computed += _cpu(tried[-1])
-        stretch.add(tried[-1].forward[0] + tried[-1].backward[0], _cpu(tried[-1]))
-    pairs = [tried[place] for place in settled([pair.page_faults for pair in tried], least=least)]
-    if steady and max(map(_cpu, pairs)) > _cpu(warm_up):
-        pairs.append(warm_up)  # slower than the first one, which also took the memory: something was in the way
+        pairs.measure()
+        tried = pairs.done[-1]
+        computed += tried.cpu_seconds
+        stretch.add(tried.forward[0] + tried.backward[0], tried.cpu_seconds)
+    warm_up, *paced = pairs.at_base_pace()
+    kept = [paced[place] for place in settled([pair.page_faults for pair in paced], least=least)]
+    if steady and max(pair.cpu_seconds for pair in kept) > warm_up.cpu_seconds:
+        kept.append(warm_up)  # slower than the first one, which also took the memory: something was in the way
     by_processor = module.device.type == "cpu" and stretch.is_stalled
     clock, factor = (1, stretch.factor) if by_processor else (0, 1.0)
-    forward = typical([pair.forward[clock] for pair in pairs])
-    backward = typical([pair.backward[clock] for pair in pairs])
-    both = typical([pair.forward[clock] + pair.backward[clock] for pair in pairs])
+    forward = typical([pair.forward[clock] for pair in kept])
+    backward = typical([pair.backward[clock] for pair in kept])
+    both = typical([pair.forward[clock] + pair.backward[clock] for pair in kept])
     return Timing(batch_size, forward.seconds * factor, backward.seconds * factor, both.relative_error, memory.taken())
 
 
-def _cpu(pair: _Pair) -> float:
-    return pair.forward[1] + pair.backward[1]
+class _PacedPairs:
+    """Pairs one after the other, between looks at the pace. done: as measured."""
+
+    def __init__(self, paces: Paces, measure: Callable[[], _Pair]) -> None:
+        self._paces = paces
+        self._measure = measure
+        self._looks = [paces.look(0.0)]
+        self._since_look = 0.0  # seconds of the processor
+        self._looks_before: list[int] = []  # of each pair
+        self.done: list[_Pair] = []
+
+    def measure(self) -> None:
+        """One more."""
+        if self._since_look >= SAME_PACE_SECONDS:
+            self._look()
+        self.done.append(self._measure())
+        self._looks_before.append(len(self._looks))
+        self._since_look += self.done[-1].cpu_seconds
+
+    def at_base_pace(self) -> list[_Pair]:
+        """All of them. No more come after it."""
+        self._look()
+        found = []
+        for pair, looks in zip(self.done, self._looks_before, strict=True):
+            pace = Pace.between(self._looks[looks - 1], self._looks[looks])
+            self._paces.add(pace, cpu_seconds=pair.cpu_seconds)
+            found.append(pair.at_another_pace(pace.slower_than(self._paces.base)))
+        return found
+
+    def _look(self) -> None:
+        self._looks.append(self._paces.look(self._since_look))
+        self._since_look = 0.0
 
 
 def _time_pair(module: StageModule, batch_size: int, inputs: Sequence[torch.Tensor]) -> _Pair:

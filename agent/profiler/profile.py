@@ -2,7 +2,8 @@
 
 calibrate the clock | frames | optimizer steps | curve | curve | ... | second looks
 
-A layer whose second look was quicker is sent once more.
+Curves are of the pace at the beginning (reference_work.py). At the end all of them are sent once more: with the second looks, and
+at the pace that was usual in between.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..telemetry.memory import read_memory
 from ..worker.memory import anonymous_bytes
 from .held_memory import held_sample_bytes
 from .layer_timing import Timing, time_layer
+from .reference_work import Paces, ReferenceWork, steady
 from .repeats import Stretch
 from .second_look import after_second_look, sizes_to_look_at
 from .update_cost import measure_updates
@@ -36,8 +38,8 @@ def run_profile(
     check_halt: Callable[[], None],
     measure_wire: Callable[[], WireCost] | None = None,
 ) -> agent_pb2.ProcessCost:
-    """Times the request's layers and sends a curve for each; an empty one where not even the smallest batch fits. Those that were
-    quicker when they were looked at again are sent once more.
+    """Times the request's layers and sends a curve for each, and once more in the end; an empty one where not even the smallest
+    batch fits.
 
     measure_wire: measures frames where there is a wire. Returns what the worker itself costs.
     Raises: GRAPH_REFUSED for a layer that can't be built here, whatever check_halt raises.
@@ -47,7 +49,11 @@ def run_profile(
     calibrate(stretch)
     wire = WireCost(0.0, 0.0) if measure_wire is None else measure_wire()
     updates = measure_updates(accelerator)
+    reference = ReferenceWork() if accelerator == "cpu" else None
+    paces = Paces(steady if reference is None else reference.look)
+    reference_bytes = 0 if reference is None else reference.held_bytes
     base_bytes = 0
+    curves: dict[str, agent_pb2.LayerCurve] = {}
     first_looks: dict[str, list[Timing]] = {}
 
     def timed(layer: agent_pb2.ProfileLayer, batch_sizes: Sequence[int]) -> list[Timing]:
@@ -61,6 +67,7 @@ def run_profile(
             check_halt=check_halt,
             accelerator=accelerator,
             stretch=stretch,
+            paces=paces,
         )
 
     for layer in request.layers:
@@ -74,19 +81,22 @@ def run_profile(
                 check_halt=check_halt,
             )
         send(curve)
+        curves[layer.signature] = curve
         first_looks[layer.signature] = timings
         # After the first: kernels of all layers at all batch sizes lie around in no worker that trains.
-        base_bytes = base_bytes or anonymous_bytes()
+        base_bytes = base_bytes or anonymous_bytes() - reference_bytes
     for layer in request.layers:
         first = first_looks[layer.signature]
         # Whole stages take long, and many layers' noise evens out in them.
-        if layer.in_flight or not first:
-            continue
-        better = after_second_look(first, timed(layer, sizes_to_look_at(first)))
-        if better != first:
-            send(curve_of(layer.signature, better))
+        if first and not layer.in_flight:
+            curves[layer.signature] = curve_of(
+                layer.signature, after_second_look(first, timed(layer, sizes_to_look_at(first)))
+            )
+    usual = paces.usual()
+    for curve in curves.values():
+        send(at_pace(curve, usual.cpu_seconds if stretch.is_stalled else usual.wall_seconds))
     return agent_pb2.ProcessCost(
-        base_bytes=base_bytes or anonymous_bytes(),
+        base_bytes=base_bytes or anonymous_bytes() - reference_bytes,
         stretch=stretch.factor,
         burst_seconds=cpu_burst_seconds(torch.get_num_threads()),
         frame_seconds=wire.frame_seconds * stretch.factor,
@@ -129,3 +139,12 @@ def curve_of(signature: str, timings: list[Timing]) -> agent_pb2.LayerCurve:
         relative_errors=[timing.relative_error for timing in timings],
         peak_bytes=[timing.peak_bytes for timing in timings],
     )
+
+
+def at_pace(curve: agent_pb2.LayerCurve, times_as_slow: float) -> agent_pb2.LayerCurve:
+    """The same layer where all takes so many times as long."""
+    told = agent_pb2.LayerCurve()
+    told.CopyFrom(curve)
+    told.forward_seconds[:] = [times_as_slow * seconds for seconds in curve.forward_seconds]
+    told.backward_seconds[:] = [times_as_slow * seconds for seconds in curve.backward_seconds]
+    return told

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 STALLED_FRACTION = 0.2  # of the time, in which the processor did nothing for us
+DISTURBED = 1.2  # times the other one of two
 FEW_PAGE_FAULTS = 4
 # So many repeats may take new memory, beside the first one; then it is taken for what this one always does.
 MOST_UNSETTLED = 4
@@ -57,13 +58,14 @@ class Typical:
 def typical(seconds: Sequence[float]) -> Typical:
     """The median, and from the spread around it how sure it is. Raises ValueError for no values.
 
-    Of two values the smaller one: what disturbs a measurement only ever makes it longer.
+    Of two values that differ much the smaller one: what disturbs a measurement that much makes it longer.
     """
     if not seconds:
         raise ValueError("no repeats")
     if len(seconds) <= 2:
-        least = min(seconds)
-        return Typical(least, (max(seconds) - least) / least if least > 0 and len(seconds) == 2 else 0.0)
+        least, most = min(seconds), max(seconds)
+        middle = least if most > DISTURBED * least else (least + most) / 2
+        return Typical(middle, (most - least) / least if least > 0 else 0.0)
     middle = statistics.median(seconds)
     spread = 1.4826 * statistics.median(abs(value - middle) for value in seconds)
     return Typical(middle, 1.2533 * spread / len(seconds) ** 0.5 / middle if middle > 0 else 0.0)

@@ -3,10 +3,10 @@
     first look    | a | b |### c ###| d | ...               # something else had the machine for a second
     second look                              | a | b | c | d |
 
-All sizes of a layer are timed within a moment. Other work then is in its whole curve, and in those of all layers like it; its
-repeats agree, and don't show it. A planner, which looks for what is cheap, would give such layers to other devices. What
-disturbs only ever makes it longer: of the two looks the quicker one counts, at the sizes that were looked at again and about
-them.
+All sizes of a layer are timed within a moment. What the machine did then is in its whole curve, and in those of all layers like
+it; its repeats agree, and don't show it. A planner, which looks for what is cheap, would give such layers to other devices, or
+take them. So both looks count, by their geometric mean, at the sizes that were looked at again and about them; where they are far
+apart, the quicker one does, since what disturbs that much makes it longer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from .layer_timing import Timing
 
-# Less than this is no disturbance, but what repeats scatter by.
-LEAST_GAIN = 0.03
+# Times the quicker look.
+FAR_APART = 1.5
 
 
 def sizes_to_look_at(timings: Sequence[Timing]) -> list[int]:
@@ -28,7 +28,7 @@ def sizes_to_look_at(timings: Sequence[Timing]) -> list[int]:
 
 
 def after_second_look(first: Sequence[Timing], second: Sequence[Timing]) -> list[Timing]:
-    """The first look's curve, quicker where the second one was. Memory and errors are the first one's."""
+    """The first look's curve, moved towards the second one's. Memory and errors are the first one's."""
     again = {timing.batch_size: timing.seconds for timing in second}
     factors = {
         timing.batch_size: _factor(timing.seconds, again[timing.batch_size])
@@ -44,7 +44,11 @@ def after_second_look(first: Sequence[Timing], second: Sequence[Timing]) -> list
 
 
 def _factor(first: float, second: float) -> float:
-    return second / first if 0 < second < (1 - LEAST_GAIN) * first else 1.0
+    """On the first look's seconds."""
+    if not (first > 0 and second > 0):
+        return 1.0
+    apart = second / first
+    return min(apart, 1.0) if max(apart, 1 / apart) > FAR_APART else math.sqrt(apart)
 
 
 def _between(factors: Mapping[int, float], batch_size: int) -> float:

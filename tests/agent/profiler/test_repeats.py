@@ -21,9 +21,10 @@ def test_one_hiccup_changes_little(seconds: list[float], hiccup: float) -> None:
     assert 0.9 <= typical([*seconds, hiccup]).seconds <= 1.1
 
 
-def test_of_two_the_smaller_one_counts() -> None:
+def test_of_two_that_differ_much_the_smaller_one_counts() -> None:
     assert typical([3.0, 2.0]).seconds == 2.0
     assert typical([3.0, 2.0]).relative_error == pytest.approx(0.5)
+    assert typical([2.0, 2.2]).seconds == pytest.approx(2.1)
     assert typical([2.0]).relative_error == 0.0
     with pytest.raises(ValueError, match="no repeats"):
         typical([])

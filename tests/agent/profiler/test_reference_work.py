@@ -1,0 +1,67 @@
+"""Nothing here looks at how quick the machine is: only at what is made of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeswarm.wire.v1 import agent_pb2
+from edgeswarm_agent.profiler.profile import at_pace
+from edgeswarm_agent.profiler.reference_work import STEADY, Pace, Paces, ReferenceWork, steady
+
+seconds = st.floats(1e-6, 1e3)
+
+
+def test_a_look_is_at_each_kind_of_work() -> None:
+    pace = ReferenceWork().look(0.0)
+    assert pace.cpu_seconds > 0
+    assert pace.wall_seconds > 0
+
+
+def test_an_interrupted_repeat_does_not_count() -> None:
+    calm = [(1.0, 0.5), (1.0, 0.5), (1.0, 0.5)]
+    disturbed = [(1.0, 0.5), (1.0, 0.5), (9.0, 0.5)]
+    assert Pace.of([calm, calm]) == Pace.of([disturbed, calm]) == Pace(1.0, 0.5)
+
+
+def test_each_kind_of_work_counts_the_same_by_what_it_became_slower() -> None:
+    slow_products = Pace.of([[(4.0, 4.0)], [(100.0, 100.0)]])
+    slow_walks = Pace.of([[(1.0, 1.0)], [(400.0, 400.0)]])
+    assert slow_products.wall_seconds == pytest.approx(slow_walks.wall_seconds)
+
+
+def test_what_was_computed_at_a_pace_weighs() -> None:
+    looks = iter([Pace(2.0, 1.0)])
+    paces = Paces(lambda _: next(looks))
+    assert paces.usual() == STEADY, "nothing was computed"
+    paces.add(Pace(2.0, 1.0), cpu_seconds=3.0)
+    paces.add(Pace(4.0, 3.0), cpu_seconds=1.0)
+    assert paces.usual().wall_seconds == pytest.approx(1.25)
+    assert paces.usual().cpu_seconds == pytest.approx(1.5)
+
+
+def test_an_accelerator_is_always_as_quick() -> None:
+    paces = Paces(steady)
+    paces.add(paces.look(1.0), cpu_seconds=1.0)
+    assert paces.usual() == STEADY
+
+
+@given(before=st.tuples(seconds, seconds), after=st.tuples(seconds, seconds))
+def test_half_way_lies_between(before: tuple[float, float], after: tuple[float, float]) -> None:
+    middle = Pace.between(Pace(*before), Pace(*after))
+    for found, (low, high) in (
+        (middle.wall_seconds, sorted((before[0], after[0]))),
+        (middle.cpu_seconds, sorted((before[1], after[1]))),
+    ):
+        assert low * (1 - 1e-9) <= found <= high * (1 + 1e-9)
+
+
+def test_a_curve_at_another_pace_has_other_seconds_and_nothing_else() -> None:
+    curve = agent_pb2.LayerCurve(
+        signature="a", batch_sizes=[1, 2], forward_seconds=[1.0, 2.0], backward_seconds=[2.0, 4.0], peak_bytes=[5, 6]
+    )
+    assert at_pace(curve, 1.5) == agent_pb2.LayerCurve(
+        signature="a", batch_sizes=[1, 2], forward_seconds=[1.5, 3.0], backward_seconds=[3.0, 6.0], peak_bytes=[5, 6]
+    )
+    assert at_pace(curve, 1.0) == curve
