@@ -6,16 +6,15 @@ bed of emulated devices --> profile_in_turn --> instance --> a planner's plan --
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import shutil
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.one_pace import at_one_pace
 from bench.testbed.bed import SPEED_LOGS
 from bench.testbed.cluster import BedCluster
 from bench.testbed.speed import slowness
@@ -24,7 +23,7 @@ from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
 from edgeswarm_coordinator.events import PROFILE_LAYERS, Event, RoundDone, StepDone
-from edgeswarm_coordinator.profile_cache import FILE_NAME
+from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
 
 JOBS = Path(__file__).parent / "jobs"
 PROFILED_AGAIN = "again"
@@ -35,7 +34,6 @@ FIRST_ROUNDS = 2  # which begin with cold memory and unfilled buffers
 # Of a processor (bench/testbed/speed.py): beyond it a round says more of the machine's other tenants than of its plan.
 MOST_SLOWNESS = 1.1
 LEAST_QUIET_ROUNDS = 4
-QUIET_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -94,10 +92,10 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
     """Profiles one class of devices after the other, each while the other devices compute as in a training.
 
     All at once they would spoil each other's caches more than a training does, and alone they would be faster than in one.
-    Those with least memory come first, since what all are asked to time depends on them. A class whose profile fell into a slow
-    moment of the machine is measured again, QUIET_TRIES times in all; the quietest one is kept. Beside the instance: seconds in
-    which layers were timed in the last try, by the device that stands for its class; PROFILED_AGAIN once more for all, by what is
-    known then.
+    Those with least memory come first, since what all are asked to time depends on them. That the machine was slower for one
+    class than for the next is no property of their devices: their curves are made those of one pace (one_pace.py). Beside the
+    instance: seconds in which layers were timed, by the device that stands for its class; PROFILED_AGAIN once more for all, by
+    what is known then.
     """
     of_class: dict[float, str] = {}
     for device in sorted(cluster.bed.environment.devices, key=lambda device: (device.memory_bytes, -device.cores)):
@@ -110,7 +108,7 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
 
         def listen(event: Event) -> None:
             if isinstance(event, StepDone) and event.step == PROFILE_LAYERS:
-                seconds[name] += event.seconds
+                seconds[name] = event.seconds
 
         return make_plan_for_job(some, folders=cluster.folders, listener=listen)[1]
 
@@ -121,44 +119,10 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
         others = [each for each in cluster.names if each not in chosen[:count]]
         # Too few devices for a plan: what was measured is kept.
         with cluster.accompanied(others), contextlib.suppress(EdgeswarmError):
-            measure_quietly(
-                functools.partial(measured, some, name),
-                path=cluster.folders.cache_dir / FILE_NAME,
-                slowness_of=functools.partial(slowness, SPEED_LOGS),
-            )
+            measured(some, name)
+    path = cluster.folders.cache_dir / FILE_NAME
+    path.write_text(json.dumps(at_one_pace(Profiles.from_json(json.loads(path.read_text()))).to_json()))
     return measured(options, PROFILED_AGAIN), seconds
-
-
-def measure_quietly(
-    measure: Callable[[], object],
-    *,
-    path: Path,
-    slowness_of: Callable[[float, float], float | None],
-) -> None:
-    """Measures, and again while the machine is slow (MOST_SLOWNESS), each time with what was known before; keeps the quietest.
-
-    path: of what is known. slowness_of: of the machine between two moments. What `measure` raises comes out in the end.
-    """
-    before = path.read_bytes() if path.exists() else None
-    tries: list[tuple[float, bytes]] = []
-    problem: EdgeswarmError | None = None
-    while len(tries) < QUIET_TRIES and (not tries or tries[-1][0] > MOST_SLOWNESS):
-        if before is None:
-            path.unlink(missing_ok=True)
-        else:
-            path.write_bytes(before)
-        begin = time.monotonic()
-        try:
-            measure()
-        except EdgeswarmError as error:
-            problem = error
-        if not path.exists():
-            break
-        tries.append((slowness_of(begin, time.monotonic()) or 1.0, path.read_bytes()))
-    if tries:
-        path.write_bytes(min(tries)[1])
-    if problem is not None:
-        raise problem
 
 
 def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) -> dict[str, Any]:

@@ -9,10 +9,10 @@ with its neighbours, by a third from one minute to the next on a virtual machine
 look dear beside the others, and a planner, which looks for what is cheap, gives them away. So a layer's time is taken as a
 multiple of the reference work's about it; what the multiple is worth in seconds, the reference work of the whole profile tells.
 
-Layers multiply matrices in the caches, and walk over numbers in memory; either suffers in its own way when the machine is busy. So
-the reference does both, and their geometric mean counts: convolutions of MobileNetV2, in two minutes in which they scattered by
-11 to 14 %, scattered by 3 to 4 % beside it. (Walks over numbers in a cache became eight times as slow while layers took half as
-long again: no measure for them.)
+Layers multiply matrices in the caches, and walk over numbers in memory; either suffers in its own way when the machine is busy.
+So the reference does both, and their geometric mean counts: convolutions of MobileNetV2, in two minutes in which they scattered
+by 11 to 14 %, scattered by 3 to 4 % beside it. (Walks over numbers in a cache became eight times as slow while layers took half
+as long again: no measure for them.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-# Of the shortest look; the median counts, since a single one may be interrupted. After long work a look is longer: by a part of it.
+# Of the shortest look; the median counts, since a single one may be interrupted. After long work it is longer: by a part of that.
 LEAST_REPEATS, MOST_REPEATS = 3, 30
 PART_OF_WORK = 0.05
 _FIRST_WORK_SECONDS = 1.0
