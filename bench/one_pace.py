@@ -17,7 +17,7 @@ from edgeswarm_coordinator.profile_cache import Profiles
 
 
 def at_one_pace(profiles: Profiles) -> Profiles:
-    """The same, with all curves at the geometric mean of the paces that they were measured at; those of no known pace as they are."""
+    """The same, with all curves at the geometric mean of the paces that they were measured at; where that is unknown, as is."""
     paces = {key: costs.reference_cpu_seconds for key, costs in profiles.processes.items()}
     known = {key: pace for key, pace in paces.items() if pace > 0}
     if not known:
