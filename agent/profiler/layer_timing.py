@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from edgeswarm.model.probe import random_inputs_for, random_tensors
+from edgeswarm.model.probe import random_inputs_for, random_like, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 
@@ -297,7 +297,7 @@ def _time_pair(module: StageModule, batch_size: int, inputs: Sequence[torch.Tens
     needing = [output for output in outputs if output.requires_grad]
     if not needing:
         return _Pair(forward, (0.0, 0.0), _page_faults() - faults)
-    gradients = [torch.randn_like(output) for output in needing]
+    gradients = [random_like(output) for output in needing]
     started = _now(module.device)
     run_backward(needing, gradients)
     backward = _since(started, module.device)

@@ -8,6 +8,8 @@ from .stage import StageModule
 from .stage_graph import StageGraph
 from .values import LiveValue, TensorSpec
 
+_DIFFERENT = 1 << 14
+
 
 def random_tensors(
     stage_graph: StageGraph, *, seed: int, device: torch.device | str = "cpu"
@@ -40,6 +42,21 @@ def random_inputs_for(module: StageModule, batch: int, *, seed: int) -> list[tor
     return [
         tensor.requires_grad_(value.requires_grad) for tensor, value in zip(inputs, module.graph.inputs, strict=True)
     ]
+
+
+def random_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Floats from N(0, 1) of that shape, laid out likewise. The same _DIFFERENT numbers over and over: drawing as many as a layer
+    gives takes about as long as the layer.
+    """
+    made = torch.empty_like(tensor, requires_grad=False)
+    in_storage = made.as_strided((made.numel(),), (1,))
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(min(_DIFFERENT, made.numel()), generator=generator, dtype=made.dtype).to(made.device)
+    whole = made.numel() // _DIFFERENT * _DIFFERENT
+    if whole:
+        in_storage[:whole].view(-1, _DIFFERENT).copy_(drawn)
+    in_storage[whole:] = drawn[: made.numel() - whole]
+    return made
 
 
 def _input(value: LiveValue, batch: int, generator: torch.Generator) -> torch.Tensor:
