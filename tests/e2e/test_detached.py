@@ -119,6 +119,7 @@ def test_a_training_in_the_background_is_followed_and_stopped_from_another_termi
     assert "has ended already (stopped)" in again.message
 
 
+@pytest.mark.soak
 def test_with_json_the_announcement_is_one_document(terminals: Terminals) -> None:
     ended = terminals.run(*terminals.training(FaultyJob(epochs=400), "--detach", "--json"))
     assert ended.code == 0, ended.said

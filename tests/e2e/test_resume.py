@@ -173,6 +173,7 @@ def test_another_plan_gives_the_weights_of_a_plain_loop(cluster: ThrowawayCluste
         assert float((weights[name] - tensor).norm() / tensor.norm()) < 1e-9, name
 
 
+@pytest.mark.soak
 def test_it_can_go_on_for_longer_than_it_was_to(cluster: ThrowawayCluster, tmp_path: Path) -> None:
     training = Training(cluster, tmp_path, dataclasses.replace(WITH_DROPOUT, epochs=2))
     training.killed_at(kill_at=7)

@@ -34,7 +34,13 @@ def run(code: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("optimizer", ["SGD([parameter], lr=0.1, momentum=0.9)", "AdamW([parameter], lr=0.1)"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param("SGD([parameter], lr=0.1, momentum=0.9)", marks=pytest.mark.soak, id="sgd"),
+        pytest.param("AdamW([parameter], lr=0.1)", id="adamw"),
+    ],
+)
 def test_steps_are_the_same_and_load_no_compiler(optimizer: str) -> None:
     steps = STEPS.format(optimizer=optimizer)
     modules = "print([m for m in sys.modules if m.startswith(('torch._dynamo.', 'torch._inductor', 'sympy'))])\n"
