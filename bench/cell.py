@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.one_pace import at_one_pace
 from bench.testbed.bed import SPEED_LOGS
 from bench.testbed.cluster import BedCluster
 from bench.testbed.speed import slowness
@@ -23,7 +22,6 @@ from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
 from edgeswarm_coordinator.events import PROFILE_LAYERS, Event, RoundDone, StepDone
-from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
 
 JOBS = Path(__file__).parent / "jobs"
 PROFILED_AGAIN = "again"
@@ -92,10 +90,8 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
     """Profiles one class of devices after the other, each while the other devices compute as in a training.
 
     All at once they would spoil each other's caches more than a training does, and alone they would be faster than in one.
-    Those with least memory come first, since what all are asked to time depends on them. That the machine was slower for one
-    class than for the next is no property of their devices: their curves are made those of one pace (one_pace.py). Beside the
-    instance: seconds in which layers were timed, by the device that stands for its class; PROFILED_AGAIN once more for all, by
-    what is known then.
+    Those with least memory come first, since what all are asked to time depends on them. Beside the instance: seconds in which
+    layers were timed, by the device that stands for its class; PROFILED_AGAIN once more for all, by what is known then.
     """
     of_class: dict[float, str] = {}
     for device in sorted(cluster.bed.environment.devices, key=lambda device: (device.memory_bytes, -device.cores)):
@@ -120,8 +116,6 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
         # Too few devices for a plan: what was measured is kept.
         with cluster.accompanied(others), contextlib.suppress(EdgeswarmError):
             measured(some, name)
-    path = cluster.folders.cache_dir / FILE_NAME
-    path.write_text(json.dumps(at_one_pace(Profiles.from_json(json.loads(path.read_text()))).to_json()))
     return measured(options, PROFILED_AGAIN), seconds
 
 

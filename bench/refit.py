@@ -46,7 +46,13 @@ def instance_again(then: PlanningInstance, prepared: PreparedModel, *, profiles:
         served=prepared.served,
     )
     devices = [
-        Device(node_id=device.name, address="", hardware_key=device.profile, memory_budget_bytes=device.memory_bytes)
+        Device(
+            node_id=device.name,
+            address="",
+            hardware={"cpu": "this machine's"},  # of all devices that it emulates
+            hardware_key=device.profile,
+            memory_budget_bytes=device.memory_bytes,
+        )
         for device in then.devices
     ]
     return planning_instance(facts, devices=devices, profiles=profiles, name=then.name)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edgeswarm.config import host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
@@ -17,6 +17,7 @@ from edgeswarm.profile import (
     TrainingSettings,
 )
 
+from .alike_processors import with_alike_parts
 from .deployment import is_loopback
 from .device import Device
 from .device_fit import DeviceFit, fit_device
@@ -26,6 +27,7 @@ from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
 from .profile_cache import DATA_SOURCE, Profiles
 from .profiling import batch_sizes_to_profile, checked_stages
+from .stage_checks import CheckedStage
 from .working_memory import SAVED_GROWTH, SeenMemory, heap_slack, working_memory
 
 # What a worker holds beside Eq 3: a frame on its way in and one on its way out; the samples of its feed come on top.
@@ -46,6 +48,9 @@ def planning_instance(
     """
     largest = batch_sizes_to_profile(facts.batch_size)[-1]
     stages = checked_stages(facts)
+    marks = [layer.signature for layer in facts.layer_graph.layers]
+    profiles = with_alike_parts(profiles, devices, dtype=facts.dtype, parts=marks)
+    profiles = with_alike_parts(profiles, devices, dtype=facts.dtype, parts=_checked_parts(stages, len(marks)))
     fits: dict[str, DeviceFit] = {}
     seen: dict[str, SeenMemory] = {}
     usable: list[Device] = []
@@ -123,6 +128,11 @@ def planning_instance(
         data_source=None if facts.served is None else _data_source(facts.served, profiles, usable),
     )
     return instance, [f"Left out: {misfit}." for misfit in misfits]
+
+
+def _checked_parts(stages: Mapping[CheckedStage, str], layer_count: int) -> list[str]:
+    """Signatures of the stages that together are the model, without the one that is all of it."""
+    return [mark for stage, mark in stages.items() if (stage.first_layer, stage.end_layer) != (0, layer_count)]
 
 
 def _like(device: Device, devices: Sequence[Device]) -> list[str]:

@@ -24,7 +24,7 @@ class ProcessCosts:
     """base_bytes: of a worker that has computed, but holds no layer. frame_seconds, byte_seconds: of either end of a frame.
 
     stretch: seconds by the clock that a CPU second takes there. burst_seconds: by how much work is done earlier after a pause.
-    updates: by kind of optimizer. reference_cpu_seconds: of the work beside which layers were timed; 0: not known.
+    updates: by kind of optimizer.
     """
 
     base_bytes: int
@@ -32,7 +32,6 @@ class ProcessCosts:
     byte_seconds: float = 0.0
     stretch: float = 1.0
     burst_seconds: float = 0.0
-    reference_cpu_seconds: float = 0.0
     updates: dict[str, UpdateCosts] = field(default_factory=dict)
 
     @classmethod
@@ -43,7 +42,6 @@ class ProcessCosts:
             byte_seconds=message.byte_seconds,
             stretch=message.stretch,
             burst_seconds=message.burst_seconds,
-            reference_cpu_seconds=message.reference_cpu_seconds,
             updates={
                 update.optimizer: UpdateCosts(update.tensor_seconds, update.byte_seconds) for update in message.updates
             },
@@ -56,7 +54,6 @@ class ProcessCosts:
             "byte_seconds": self.byte_seconds,
             "stretch": self.stretch,
             "burst_seconds": self.burst_seconds,
-            "reference_cpu_seconds": self.reference_cpu_seconds,
             "updates": {
                 name: {"tensor_seconds": update.tensor_seconds, "byte_seconds": update.byte_seconds}
                 for name, update in self.updates.items()
@@ -73,7 +70,6 @@ class ProcessCosts:
             byte_seconds=fields.number("byte_seconds", minimum=0),
             stretch=fields.number("stretch", minimum=0),
             burst_seconds=fields.number("burst_seconds", minimum=0),
-            reference_cpu_seconds=fields.number("reference_cpu_seconds", minimum=0),
             updates={name: _update_from_json(updates.section(name)) for name in updates.names()},
         )
 

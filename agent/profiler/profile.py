@@ -99,7 +99,6 @@ def run_profile(
         base_bytes=base_bytes or anonymous_bytes() - reference_bytes,
         stretch=stretch.factor,
         burst_seconds=cpu_burst_seconds(torch.get_num_threads()),
-        reference_cpu_seconds=0.0 if reference is None else usual.cpu_seconds * paces.base.cpu_seconds,
         frame_seconds=wire.frame_seconds * stretch.factor,
         byte_seconds=wire.byte_seconds * stretch.factor,
         updates=[

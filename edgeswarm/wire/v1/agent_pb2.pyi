@@ -303,22 +303,20 @@ class LayerCurve(_message.Message):
     def __init__(self, signature: _Optional[str] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., forward_seconds: _Optional[_Iterable[float]] = ..., backward_seconds: _Optional[_Iterable[float]] = ..., relative_errors: _Optional[_Iterable[float]] = ..., peak_bytes: _Optional[_Iterable[int]] = ..., held_sample_bytes: _Optional[float] = ...) -> None: ...
 
 class ProcessCost(_message.Message):
-    __slots__ = ("base_bytes", "frame_seconds", "byte_seconds", "updates", "stretch", "burst_seconds", "reference_cpu_seconds")
+    __slots__ = ("base_bytes", "frame_seconds", "byte_seconds", "updates", "stretch", "burst_seconds")
     BASE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FRAME_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BYTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
     STRETCH_FIELD_NUMBER: _ClassVar[int]
     BURST_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    REFERENCE_CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     base_bytes: int
     frame_seconds: float
     byte_seconds: float
     updates: _containers.RepeatedCompositeFieldContainer[UpdateCost]
     stretch: float
     burst_seconds: float
-    reference_cpu_seconds: float
-    def __init__(self, base_bytes: _Optional[int] = ..., frame_seconds: _Optional[float] = ..., byte_seconds: _Optional[float] = ..., updates: _Optional[_Iterable[_Union[UpdateCost, _Mapping]]] = ..., stretch: _Optional[float] = ..., burst_seconds: _Optional[float] = ..., reference_cpu_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, base_bytes: _Optional[int] = ..., frame_seconds: _Optional[float] = ..., byte_seconds: _Optional[float] = ..., updates: _Optional[_Iterable[_Union[UpdateCost, _Mapping]]] = ..., stretch: _Optional[float] = ..., burst_seconds: _Optional[float] = ...) -> None: ...
 
 class UpdateCost(_message.Message):
     __slots__ = ("optimizer", "tensor_seconds", "byte_seconds")
