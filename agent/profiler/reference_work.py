@@ -85,13 +85,16 @@ class Paces:
         self._weighted.append((cpu_seconds, pace))
 
     def usual(self) -> Pace:
-        """How many times as slow as `base` it was over all that was computed; STEADY where nothing was."""
+        """How many times as slow as `base` it was over all that was computed; STEADY where nothing was.
+
+        So that all of it together, brought to the base pace and from there to this one, takes what it took.
+        """
         total = sum(weight for weight, _ in self._weighted)
         if total <= 0:
             return STEADY
-        wall = sum(weight * pace.wall_seconds for weight, pace in self._weighted) / total
-        cpu = sum(weight * pace.cpu_seconds for weight, pace in self._weighted) / total
-        return Pace(wall, cpu).slower_than(self.base)
+        wall = sum(weight / pace.wall_seconds for weight, pace in self._weighted)
+        cpu = sum(weight / pace.cpu_seconds for weight, pace in self._weighted)
+        return Pace(total / wall, total / cpu).slower_than(self.base)
 
 
 def steady(_: float = 0.0) -> Pace:

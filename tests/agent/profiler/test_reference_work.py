@@ -37,8 +37,9 @@ def test_what_was_computed_at_a_pace_weighs() -> None:
     assert paces.usual() == STEADY, "nothing was computed"
     paces.add(Pace(2.0, 1.0), cpu_seconds=3.0)
     paces.add(Pace(4.0, 3.0), cpu_seconds=1.0)
-    assert paces.usual().wall_seconds == pytest.approx(1.25)
-    assert paces.usual().cpu_seconds == pytest.approx(1.5)
+    assert paces.usual().wall_seconds == pytest.approx(4.0 / (3.0 / 2.0 + 1.0 / 4.0) / 2.0)
+    at_base_pace = 3.0 / 1.0 + 1.0 / 3.0
+    assert at_base_pace * paces.usual().cpu_seconds == pytest.approx(4.0), "what it took in all"
 
 
 def test_an_accelerator_is_always_as_quick() -> None:
