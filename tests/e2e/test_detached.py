@@ -216,6 +216,7 @@ def test_a_terminal_that_hangs_up_before_the_first_round_leaves_a_detached_one_a
         terminal.close()
 
 
+@pytest.mark.soak
 def test_a_training_in_the_foreground_is_in_the_log_too(terminals: Terminals) -> None:
     command = terminals.start(*terminals.training(ENDLESS_JOB))
     command.wait_for("round 1/")

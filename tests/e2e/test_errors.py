@@ -223,6 +223,7 @@ def fresh_home(desk: Desk) -> Path:
         pytest.param(
             FaultyJob(item="if index == 37: return torch.zeros(5), torch.tensor(1)"),
             ("37 of the dataset", "don't make one batch", "float32 [5]", "pad or crop"),
+            marks=pytest.mark.soak,
             id="a-late-item-of-another-shape",
         ),
         pytest.param(

@@ -163,6 +163,7 @@ def backbone_on_two_head_on_one(cluster: ThrowawayCluster, job: Job) -> Plan:
     )
 
 
+@pytest.mark.soak
 def test_fine_tuning_leaves_the_frozen_weights_alone_and_sends_nothing_for_them(
     cluster: ThrowawayCluster, fine_tuning: Path
 ) -> None:
