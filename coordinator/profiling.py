@@ -207,7 +207,7 @@ def measure_layers(
             held_sample_bytes=curve.held_sample_bytes,
             memory_bytes=memory_bytes,
         )
-        if is_first:  # a layer that was looked at again may come once more
+        if is_first:  # each comes once more in the end
             measured(_name_of(layer_graph, part))
     silent = [s for s in work.signatures if (work.hardware_key, dtype, s) not in profiles.curves]
     if silent:

@@ -229,8 +229,8 @@ def _time_batch(
     pairs = _PacedPairs(paces, lambda: _time_pair(module, batch_size, inputs))
     pairs.measure()
     computed = 0.0
-    steady = pairs.done[0].cpu_seconds >= STEADY_SECONDS
-    least = LEAST_STEADY_REPEATS if steady else LEAST_REPEATS
+    is_long = pairs.done[0].cpu_seconds >= STEADY_SECONDS
+    least = LEAST_STEADY_REPEATS if is_long else LEAST_REPEATS
     while (
         len(pairs.done) < 1 + least
         or (computed < SHORTEST_TOTAL_SECONDS and len(pairs.done) <= MOST_REPEATS)
@@ -243,7 +243,7 @@ def _time_batch(
         stretch.add(tried.forward[0] + tried.backward[0], tried.cpu_seconds)
     warm_up, *paced = pairs.at_base_pace()
     kept = [paced[place] for place in settled([pair.page_faults for pair in paced], least=least)]
-    if steady and max(pair.cpu_seconds for pair in kept) > warm_up.cpu_seconds:
+    if is_long and max(pair.cpu_seconds for pair in kept) > warm_up.cpu_seconds:
         kept.append(warm_up)  # slower than the first one, which also took the memory: something was in the way
     by_processor = module.device.type == "cpu" and stretch.is_stalled
     clock, factor = (1, stretch.factor) if by_processor else (0, 1.0)

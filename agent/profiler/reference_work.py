@@ -10,9 +10,8 @@ look dear beside the others, and a planner, which looks for what is cheap, gives
 multiple of the reference work's about it; what the multiple is worth in seconds, the reference work of the whole profile tells.
 
 Layers multiply matrices in the caches, and walk over numbers in memory; either suffers in its own way when the machine is busy.
-So the reference does both, and their geometric mean counts: convolutions of MobileNetV2, in two minutes in which they scattered
-by 11 to 14 %, scattered by 3 to 4 % beside it. (Walks over numbers in a cache became eight times as slow while layers took half
-as long again: no measure for them.)
+So the reference does both, and their geometric mean counts. `bench.reference_work` measures how much less a layer scatters beside
+it. (Walks over numbers that fit a cache became several times as slow while layers took half as long again: no measure for them.)
 """
 
 from __future__ import annotations
