@@ -46,8 +46,16 @@ ALLOCATOR_ENVIRONMENT = {
     # One heap for all threads. A further one is of pieces of 64 MiB: what doesn't fit one is mapped anew each time, and a
     # thread that computes there is up to a fifth slower. Those of links would each keep one as large as their largest frames.
     "MALLOC_ARENA_MAX": "1",
-    # Huge pages: on small ones a process is up to twice as slow as its neighbour, as its addresses happen to fall.
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "GLIBC_TUNABLES": ":".join(
+        (
+            # Huge pages: on small ones a process is up to twice as slow as its neighbour, as its addresses happen to fall.
+            "glibc.malloc.hugetlb=1",
+            # Freed small blocks are joined with their neighbours at once. Kept at hand they lie scattered between freed
+            # activations, and the heap grows past what it needs: by an eighth, or far less, as it happens (bench/allocator_peaks.py).
+            "glibc.malloc.tcache_count=0",
+            "glibc.malloc.mxfast=0",
+        )
+    ),
 }
 WORKER_ENVIRONMENT = {
     **ALLOCATOR_ENVIRONMENT,

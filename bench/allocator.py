@@ -46,7 +46,7 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     "as glibc has it": {},
     "pages kept": {name: value for name, value in ALLOCATOR_ENVIRONMENT.items() if name != "GLIBC_TUNABLES"},
     "pages kept, huge ones, two heaps": {**ALLOCATOR_ENVIRONMENT, "MALLOC_ARENA_MAX": "2"},
-    "pages kept, huge ones, one heap (as workers have it)": ALLOCATOR_ENVIRONMENT,
+    "pages kept, huge ones, one heap, small blocks joined (as workers have it)": ALLOCATOR_ENVIRONMENT,
 }
 
 

@@ -22,6 +22,8 @@ from edgeswarm.profile import FloatArray, ModelCosts
 # of its processor than what was learned from the smaller ones said.
 CHECKED_BATCHES = (4, 32, 128)
 CHECKED_PARTS = 4
+# The whole model is not timed at the largest: its parts were, one after the other, and a small device takes long for either.
+_WHOLE_BATCHES = CHECKED_BATCHES[:-1]
 LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
 _FEWEST_LAYERS = 3
 # By which weight a part's factor is drawn to that of all parts, beside 1 for each stage that was timed: noise is not followed.
@@ -77,7 +79,7 @@ class Correction:
 
 
 def stages_to_check(model: ModelCosts, *, largest_batch: int) -> tuple[CheckedStage, ...]:
-    """Parts of the model that take about as long, and the whole, wherever they fit."""
+    """Parts of the model that take about as long, and the whole with smaller batches, wherever they fit."""
     count = model.layer_count
     if count < _FEWEST_LAYERS:
         return ()
@@ -91,7 +93,8 @@ def stages_to_check(model: ModelCosts, *, largest_batch: int) -> tuple[CheckedSt
     found = []
     for first, end in dict.fromkeys([*parts, (0, count)]):
         least = model.least_batch(first, end)
-        sizes = sorted({max(least, min(size, largest_batch)) for size in CHECKED_BATCHES})
+        tried = _WHOLE_BATCHES if end - first == count and parts else CHECKED_BATCHES
+        sizes = sorted({max(least, min(size, largest_batch)) for size in tried})
         found.append(CheckedStage(first, end, tuple(sizes)))
     return tuple(found)
 

@@ -17,7 +17,7 @@ from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 
 from ..worker.backward import edges_of
-from ..worker.memory import anonymous_bytes, map_gradients_of
+from ..worker.memory import anonymous_bytes
 from .layer_timing import Timing, free_memory, is_out_of_memory
 
 IN_FLIGHT = 3
@@ -40,7 +40,6 @@ def held_sample_bytes(
         return 0.0
     batch_size = next((timing for timing in fitting if timing.peak_bytes >= ENOUGH_BYTES), fitting[-1]).batch_size
     module = StageModule(stage_graph, random_tensors(stage_graph, seed=_SEED), fast_layout=True)
-    map_gradients_of(module.parameters.values())
     held = []
     sizes: list[int] = []
     try:

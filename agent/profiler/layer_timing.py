@@ -26,7 +26,6 @@ from ..worker.backward import run_backward
 from ..worker.memory import (
     anonymous_bytes,
     give_back_free_memory,
-    map_gradients_of,
     peak_anonymous_bytes,
     reset_peak,
 )
@@ -113,7 +112,6 @@ def time_layer(
     module = StageModule(
         stage_graph, random_tensors(stage_graph, seed=_SEED, device=accelerator), accelerator, fast_layout=True
     )
-    map_gradients_of(module.parameters.values())
     try:
         if not _make_gradients(module):
             return []

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-import torch
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
-# Smaller parameters' gradients leave no gaps that count.
-LEAST_LARGE_BYTES = 32 * 1024 * 1024
-_M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
-_THRESHOLD_SET = "MALLOC_MMAP_THRESHOLD_"
 
 
 def _status_bytes() -> dict[str, int]:
@@ -55,19 +48,3 @@ def give_back_free_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def map_gradients_of(parameters: Iterable[torch.Tensor]) -> None:
-    """From now on blocks as large as the largest of these get pages of their own, where that is large (glibc only).
-
-    The gradient of a large table comes and goes in every backward. In the heap activations settle where it was, and the next one
-    takes new memory; so the heap grows by several times its size. Pages of its own go back to the system each time. Smaller
-    blocks stay in the heap, as the process was started: there they are faster.
-    """
-    set_at_start = os.environ.get(_THRESHOLD_SET)
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_at_start is None or mallopt is None:
-        return
-    sizes = (p.numel() * p.element_size() for p in parameters if p.requires_grad)
-    largest = max(sizes, default=0)
-    mallopt(_M_MMAP_THRESHOLD, largest if largest >= LEAST_LARGE_BYTES else int(set_at_start))

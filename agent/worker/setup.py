@@ -43,7 +43,7 @@ from .feed import SampleFeed
 from .layers import LayerHolder, fetch_layers, load_optimizer_state, tensors_of
 from .links import OutboundLinks
 from .mailbox import Mailbox
-from .memory import anonymous_bytes, give_back_free_memory, map_gradients_of, peak_anonymous_bytes, reset_peak
+from .memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
 from .rehearsal import rehearse
 from .sample_cache import SampleCache
 from .samples import LocalSamples, SampleSource, ServedSamples
@@ -125,7 +125,6 @@ class StageEpoch:
             self.switch.check()
         with self._timed("build stage"):
             module = StageModule(graph, tensors_of(states), device=context.accelerator, fast_layout=True)
-            map_gradients_of(module.parameters.values())
         fetch_peak_memory_bytes = peak_anonymous_bytes()
         self.parameter_bytes = sum(p.numel() * p.element_size() for p in module.parameters.values())
         mailbox = Mailbox(self.switch, epoch=request.job.epoch)
