@@ -51,7 +51,7 @@ ALLOCATOR_ENVIRONMENT = {
             # Huge pages: on small ones a process is up to twice as slow as its neighbour, as its addresses happen to fall.
             "glibc.malloc.hugetlb=1",
             # Freed small blocks are joined with their neighbours at once. Kept at hand they lie scattered between freed
-            # activations, and the heap grows past what it needs: by an eighth, or far less, as it happens (bench/allocator_peaks.py).
+            # activations, and the heap grows past what it needs, by an eighth or so (bench/allocator_peaks.py).
             "glibc.malloc.tcache_count=0",
             "glibc.malloc.mxfast=0",
         )

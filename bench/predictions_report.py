@@ -21,8 +21,9 @@ from bench.cell import (
     counted_slowness,
     measured_seconds,
 )
-from bench.measuring import Report
+from bench.measuring import Report, say
 from bench.refit import instance_again, median_profiles, prepared_job
+from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
@@ -39,8 +40,8 @@ MOST_MEMORY_UNDER, MOST_MEMORY_OVER = 0.03, 0.10
 class Pair:
     """One plan of one cell. predicted: seconds of a round. measured: the median over the rounds that count, of all runs.
 
-    medians: of each run, in seconds. slowness: of the machine in those rounds, median. memory_errors: of each device in each run,
-    predicted against the measured peak.
+    medians: of each run, in seconds. slowness: of the machine in those rounds, median. profiled_slowness: while it was profiled.
+    memory_errors: of each device in each run, predicted against the measured peak.
     """
 
     cell: str
@@ -49,11 +50,17 @@ class Pair:
     measured: float
     medians: tuple[float, ...]
     slowness: float
+    profiled_slowness: float
     memory_errors: tuple[float, ...]
 
     @property
     def error(self) -> float:
         return self.predicted / self.measured - 1
+
+    @property
+    def error_at_one_pace(self) -> float:
+        """As it would be had the machine been as slow while it was profiled as in the rounds."""
+        return self.predicted * self.slowness / self.profiled_slowness / self.measured - 1
 
     @property
     def noise(self) -> float:
@@ -63,6 +70,7 @@ class Pair:
 
 def pairs_of(document: dict[str, Any], instance: PlanningInstance) -> Iterator[Pair]:
     """Of the plans that ran. instance: as it is by all profilings."""
+    profiled = [slow for profiling in document["profilings"] if (slow := profiling.get("slowness")) is not None]
     for name, written in document["plans"].items():
         runs = [told for told in document["runs"] if told["plan"] == name and "round_seconds" in told]
         if not runs:
@@ -76,6 +84,7 @@ def pairs_of(document: dict[str, Any], instance: PlanningInstance) -> Iterator[P
             measured=statistics.median(seconds for told in runs for seconds in counted_rounds(told)),
             medians=tuple(measured_seconds(told) for told in runs),
             slowness=statistics.median(slow for told in runs for slow in counted_slowness(told)),
+            profiled_slowness=statistics.median(profiled) if profiled else 1.0,
             memory_errors=tuple(
                 predicted.memory_bytes[device] / peak - 1
                 for told in runs
@@ -122,7 +131,8 @@ def report(folder: Path, *, instance_of: Callable[[dict[str, Any]], PlanningInst
             "the medians of the profilings. Measured: the median over the rounds of all runs, but for the first "
             f"{FIRST_ROUNDS} of a run and those in which the machine's processors were slow with something else (by "
             f"{MOST_SLOWNESS - 1:.0%} or more), where enough others are left. Noise: by how much the slowest run of a plan was "
-            "above its quickest. Slowness: of the processors in the rounds that count, emulating the links included."
+            "above its quickest. Slowness: of the processors in the rounds that count, emulating the links included, and when "
+            "they were profiled; at one pace: the error, had both been equal. Cells with profiles of another format are left out."
         ),
         columns=(
             "cell",
@@ -130,6 +140,7 @@ def report(folder: Path, *, instance_of: Callable[[dict[str, Any]], PlanningInst
             "predicted",
             "measured",
             "error",
+            "at one pace",
             "runs",
             "noise",
             "slowness",
@@ -137,19 +148,32 @@ def report(folder: Path, *, instance_of: Callable[[dict[str, Any]], PlanningInst
         ),
     )
     documents = [of_matrix(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
-    found = [pair for document in documents for pair in pairs_of(document, instance_of(document))]
+    known = [(document, instance) for document in documents if (instance := _known(document, instance_of)) is not None]
+    found = [pair for document, instance in known for pair in pairs_of(document, instance)]
     for pair in found:
         table.rows.append((
             *(pair.cell, pair.plan, f"{pair.predicted:.3f}", f"{pair.measured:.3f}", f"{pair.error:+.1%}"),
-            *(str(len(pair.medians)), f"{pair.noise:.1%}", f"{pair.slowness:.2f}"),
+            *(f"{pair.error_at_one_pace:+.1%}", str(len(pair.medians)), f"{pair.noise:.1%}"),
+            f"{pair.slowness:.2f}, {pair.profiled_slowness:.2f}",
             f"{min(pair.memory_errors):+.0%} to {max(pair.memory_errors):+.0%}",
         ))  # fmt: skip
-    for document in documents:
+    for document, _ in known:
         for profiling in document["profilings"]:
             _expect_profiling(table, document["cell"], profiling["seconds"])
     if found:
         _expect_predictions(table, found)
     return table
+
+
+def _known(
+    document: dict[str, Any], instance_of: Callable[[dict[str, Any]], PlanningInstance]
+) -> PlanningInstance | None:
+    """None, and why on standard error, where its profiles are of another format."""
+    try:
+        return instance_of(document)
+    except EdgeswarmError as error:
+        say(f"{document['cell']} is left out: {error.message}")
+        return None
 
 
 def _expect_predictions(table: Report, found: list[Pair]) -> None:
