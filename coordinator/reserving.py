@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import socket
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -45,6 +47,8 @@ class Devices:
         self._supervision = supervision
         self._open: dict[str, AgentLink] = {}
         self._held: set[str] = set()
+        # One call at a time that takes a device or gives it back, after the first Reserve.
+        self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def find(
         self, options: DiscoveryOptions, *, wanted: Sequence[str] = (), busy_too: bool = False
@@ -87,23 +91,31 @@ class Devices:
             self._supervision.watch(link, self._job)
 
     def has_bundle(self, link: AgentLink, sha256: str) -> bool:
-        """Whether the device, which is ours already, keeps the job's files from an earlier time."""
+        """Whether the device keeps the job's files from an earlier time; so, too, where it is ours no more and needs none.
+
+        It reserves once more: after a Release that would leave the device taken.
+        """
         request = agent_pb2.ReserveRequest(
             job=self._job, description=_who(), lease_seconds=LEASE_SECONDS, bundle_sha256=sha256
         )
-        reply = link.call("Reserve", request, timeout_seconds=_RESERVE_SECONDS, doing="ask for the job's files")
-        return bool(reply.has_bundle)
+        with self._asking[link.node_id]:
+            if link.node_id not in self._held:
+                return True
+            reply = link.call("Reserve", request, timeout_seconds=_RESERVE_SECONDS, doing="ask for the job's files")
+            return bool(reply.has_bundle)
 
     def free(self, node_ids: Sequence[str], *, reason: str) -> None:
         """End the job on these devices, all at once. What fails is a warning: the agent's lease ends by itself."""
         held = [node_id for node_id in node_ids if node_id in self._held]
         for node_id in held:
             self._supervision.free(node_id)
-        tasks = [
-            Task(partial(self._open[node_id].release, self._job, reason=reason), name=f"free {node_id}")
-            for node_id in held
-        ]
         self._held.difference_update(held)
+
+        def release(node_id: str) -> None:
+            with self._asking[node_id]:
+                self._open[node_id].release(self._job, reason=reason)
+
+        tasks = [Task(partial(release, node_id), name=f"free {node_id}") for node_id in held]
         for node_id, task in zip(held, tasks, strict=True):
             lost = node_id in self._supervision.state.lost
             try:
