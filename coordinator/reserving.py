@@ -111,11 +111,11 @@ class Devices:
             self._supervision.free(node_id)
         self._held.difference_update(held)
 
-        def release(node_id: str) -> None:
-            with self._asking[node_id]:
-                self._open[node_id].release(self._job, reason=reason)
+        def release(link: AgentLink) -> EdgeswarmError | None:
+            with self._asking[link.node_id]:
+                return link.release(self._job, reason=reason)
 
-        tasks = [Task(partial(release, node_id), name=f"free {node_id}") for node_id in held]
+        tasks = [Task(partial(release, self._open[node_id]), name=f"free {node_id}") for node_id in held]
         for node_id, task in zip(held, tasks, strict=True):
             lost = node_id in self._supervision.state.lost
             try:
