@@ -26,9 +26,10 @@ from bench.cell import RUN_AGAIN
 from bench.matrix_report import OURS
 from bench.measuring import Report
 from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
-from edgeswarm.plan import Plan
+from edgeswarm.chunk_owners import owners_of_buffer, traffic
+from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile_json import instance_from_json
-from edgeswarm_coordinator.simulator.stage_work import replica_works
+from edgeswarm_coordinator.simulator.stage_work import ReplicaWork, replica_works
 
 # Below it an observation counts for no more than one of so many CPU seconds.
 LEAST_SECONDS = 0.02
@@ -74,20 +75,30 @@ def observations(document: Mapping[str, Any]) -> list[Observation]:
         for work in replica_works(instance, plan):
             used = run["devices"][work.name]
             parts = [part for part in work.parts if part is not None]
-            size = len(plan.stages[work.stage].shares)
-            steps = 1 if size == 2 else 2 * (size - 1)
-            all_reduces = sum(bucket.count for bucket in work.buckets) + (work.statistics_bytes > 0)
             counts = Counts(
                 rounds=1.0,
                 seconds=statistics.median(run["round_seconds"]),
                 actions=2.0 * len(parts),
                 frames=2.0 * sum(len(part.upstream) + len(part.downstream) for part in parts),
-                pieces=2.0 * steps * all_reduces,
+                pieces=float(_pieces(work, plan.stages[work.stage])),
                 megabytes=(used["sent_bytes"] + used["received_bytes"]) / 1e6,
             )
             outside = used["cpu_seconds"] - used["model_cpu_seconds"]
             found.append(Observation(document["cell"], method, work.name, counts, outside, used["cpu_seconds"]))
     return found
+
+
+def _pieces(work: ReplicaWork, stage: Stage) -> int:
+    """Of buckets and of batch norms' sums, that the replica sends and takes in a round."""
+    if not stage.replicated:
+        return 0
+    sizes = [(bucket.gradient_bytes / bucket.count, bucket.count) for bucket in work.buckets]
+    sizes += [(float(work.statistics_bytes), 1)] if work.statistics_bytes else []
+    pieces = 0
+    for size, count in sizes:
+        owners = owners_of_buffer(stage.chunk_owners, size)
+        pieces += count * traffic(len(stage.shares), len(owners), is_owner=work.name in owners).frames
+    return pieces
 
 
 def costs_of(found: Sequence[Observation]) -> Counts:

@@ -38,7 +38,11 @@ def with_node_ids(plan: Plan, node_ids: Mapping[str, str]) -> Plan:
     return replace(
         plan,
         stages=tuple(
-            replace(stage, shares={node_ids[name]: share for name, share in stage.shares.items()})
+            replace(
+                stage,
+                shares={node_ids[name]: share for name, share in stage.shares.items()},
+                owners=tuple(node_ids[name] for name in stage.owners),
+            )
             for stage in plan.stages
         ),
         backup={stage: node_ids[name] for stage, name in plan.backup.items()},

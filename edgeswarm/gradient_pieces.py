@@ -4,8 +4,8 @@
     buckets                         |    bucket 0    |  bucket 1 ... |       each all-reduced as soon as it is done
     a large parameter's bucket      |  piece  |  piece  |  piece  |          one after another
 
-In a ring each replica passes on a bucket's share of each device, step by step, and a step costs the processors at both ends
-about the same whatever it carries. So the more replicas, the larger the buckets: what a step carries stays half a mebibyte.
+Each owner of a chunk gets it from all replicas, and a frame costs the processors at both ends much the same whatever it carries
+(chunk_owners.py). So the more replicas, the larger the buckets: a chunk has half a mebibyte at least.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 LEAST_BUCKET_BYTES = 1 << 20
-MOST_PIECES = 16  # of one bucket, since each waits for its ring's latencies
+MOST_PIECES = 16  # of one bucket, since each waits for its latencies
 
 
 def bucket_bytes(replicas: int) -> int:

@@ -31,16 +31,19 @@ class Stage:
     first_layer, end_layer: the layers [first_layer, end_layer).
     shares: samples of each micro-batch by device; its order is the order of the replicas and of their sample intervals.
     in_flight: K, how many micro-batches may be forward and not yet backward.
-    Raises ValueError for an empty run of layers, an empty group, a share below 1 or an in_flight below 1.
+    owners: the replicas that add up gradients for the group, a chunk each (chunk_owners.py); all of them where none is named.
+    Raises ValueError for an empty run of layers, an empty group, a share below 1, an in_flight below 1 or a strange owner.
     """
 
     first_layer: int
     end_layer: int
     shares: Mapping[str, int]
     in_flight: int
+    owners: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shares", dict(self.shares))
+        object.__setattr__(self, "owners", tuple(self.owners))
         if not 0 <= self.first_layer < self.end_layer:
             raise ValueError(f"layers [{self.first_layer}, {self.end_layer}) hold no layer")
         if not self.shares:
@@ -50,6 +53,11 @@ class Stage:
                 raise ValueError(f"the share of {device} is {share}; a device of a stage takes at least 1 sample")
         if self.in_flight < 1:
             raise ValueError(f"in_flight is {self.in_flight}; at least 1 micro-batch is in flight")
+        strangers = [owner for owner in self.owners if owner not in self.shares]
+        if strangers:
+            raise ValueError(f"owners names {strangers[0]}, which has no share of the stage")
+        if len(set(self.owners)) < len(self.owners):
+            raise ValueError("owners names a device twice")
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -57,8 +65,20 @@ class Stage:
         return tuple(self.shares)
 
     @property
+    def chunk_owners(self) -> tuple[str, ...]:
+        """Those named, or else all replicas."""
+        return self.owners or self.devices
+
+    @property
     def replicated(self) -> bool:
         return len(self.shares) > 1
+
+    def all_reduce_peers(self, device: str) -> tuple[str, ...]:
+        """The replicas with which one of them exchanges chunks of gradients: an owner with all, the others with the owners."""
+        owners = self.chunk_owners
+        if len(self.shares) == 2 or device in owners:
+            return tuple(other for other in self.shares if other != device)
+        return owners
 
     @property
     def samples(self) -> int:
@@ -266,6 +286,7 @@ class Plan:
                     "end_layer": stage.end_layer,
                     "shares": dict(stage.shares),
                     "in_flight": stage.in_flight,
+                    **({"owners": list(stage.owners)} if stage.owners else {}),
                 }
                 for stage in self.stages
             ],
@@ -336,6 +357,7 @@ def _stage_from_json(fields: Fields, *, default_in_flight: int) -> Stage:
             end_layer=fields.integer("end_layer", minimum=1),
             shares=shares,
             in_flight=default_in_flight if in_flight is None else in_flight,
+            owners=fields.texts("owners", optional=True),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None

@@ -103,7 +103,7 @@ class Routes:
                 route = self.micro_batch(size)
                 if route is not None:
                     peers.update((name, None) for name, _ in (*route.upstream, *route.downstream))
-        peers.update((name, None) for name in self._ring_peers())
+        peers.update((name, None) for name in self._group_peers())
         if exchanges_totals and self.is_leader:
             neighbours = [s for s in (self.stage_index - 1, self.stage_index + 1) if 0 <= s < len(self.plan.stages)]
             peers.update((self.leader_of(stage), None) for stage in neighbours)
@@ -116,7 +116,5 @@ class Routes:
         peers.pop(self.device, None)
         return tuple(peers)
 
-    def _ring_peers(self) -> tuple[str, ...]:
-        if len(self.replicas) == 1:
-            return ()
-        return (self.replicas[(self.replicas.index(self.device) + 1) % len(self.replicas)],)
+    def _group_peers(self) -> tuple[str, ...]:
+        return self.stage.all_reduce_peers(self.device)

@@ -7,7 +7,7 @@
 
 Every parameter's `.grad` is a view into its bucket, so that nothing is copied together for sending, and the one division
 by the count of samples is one operation a bucket. The bucket of a larger parameter is all-reduced in pieces, so that what is on
-its way at a time stays a small part of the model; in not too many, since each waits for its ring's latencies.
+its way at a time stays a small part of the model; in not too many, since each waits for its latencies.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class GradientBuckets:
         return total
 
 
-# While a bucket waits for the next step of its ring, the other one has the link.
+# While a bucket waits for its sums, the other one has the link.
 REDUCED_AT_ONCE = 2
 
 

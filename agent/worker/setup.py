@@ -161,6 +161,7 @@ class StageEpoch:
             epoch=request.job.epoch,
             egress=egress,
             mailbox=mailbox,
+            owners=routes.stage.chunk_owners,
             wire_dtype=shared.wire_dtype,
         )
         with self._timed("build optimizer"):

@@ -7,6 +7,7 @@ from edgeswarm.profile import PlanningInstance
 
 from .asteroid import FoundPipeline
 from .backups import with_backups
+from .chunk_owners import with_owners
 from .prediction import with_prediction
 
 _NO_SAMPLES = "no sample of a micro-batch is left for it; the others of its group are faster or hold more"
@@ -33,7 +34,7 @@ def assemble_plan(instance: PlanningInstance, found: FoundPipeline, *, planner: 
         stages=stages,
         idle=_idle_devices(instance, found, left_out),
     )
-    return with_prediction(instance, with_backups(instance, plan))
+    return with_prediction(instance, with_backups(instance, with_owners(instance, plan)))
 
 
 def _idle_devices(instance: PlanningInstance, found: FoundPipeline, left_out: str) -> tuple[IdleDevice, ...]:

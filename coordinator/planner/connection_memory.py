@@ -2,7 +2,7 @@
 
     upstream peers --> [ device ] --> downstream peers        each has a thread, TLS and buffers at either end
                         ^      |
-                        +ring--+                              pieces of buckets that come and go
+                        +group-+                              pieces of buckets that come and go
 
 Both are known for a whole plan only; while it looks for one, a planner takes the links of BASE_PEERS for granted, which
 `base_bytes` has.
@@ -28,9 +28,9 @@ def connection_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
     peers = peers_of(plan)
     found = {}
     for stage in plan.stages:
-        # Two exchange whole pieces; more pass parts of them around, but their pieces are larger by as much.
-        reduced = min(_reduce_bytes(instance, stage), _most_reduced(instance, stage)) if stage.replicated else 0
+        most = _most_reduced(instance, stage)
         for device in stage.devices:
+            reduced = min(_reduce_bytes(instance, stage, device), most) if stage.replicated else 0
             found[device] = training.peer_bytes * max(0, len(peers[device]) - BASE_PEERS) + round(reduced)
     return found
 
@@ -46,20 +46,33 @@ def peers_of(plan: Plan) -> dict[str, set[str]]:
                 peers[peer].add(device)
     for stage in plan.stages:
         if stage.replicated:
-            for place, device in enumerate(stage.devices):
-                successor = stage.devices[(place + 1) % len(stage.devices)]
-                peers[device].add(successor)
-                peers[successor].add(device)
+            for device in stage.devices:
+                peers[device].update(stage.all_reduce_peers(device))
     return peers
 
 
-def _reduce_bytes(instance: PlanningInstance, stage: Stage) -> float:
-    """As measured with pieces of the usual size; those of very large parameters are larger."""
+def _reduce_bytes(instance: PlanningInstance, stage: Stage, device: str) -> float:
+    """As measured with two replicas and pieces of the usual size; those of very large parameters are larger."""
     largest = max(
         layer.param_bytes if layer.gradient_bytes is None else layer.gradient_bytes
         for layer in instance.model.layers[stage.first_layer : stage.end_layer]
     )
-    return instance.training.reduce_bytes * max(1.0, largest / MOST_PIECES / bucket_bytes(len(stage.devices)))
+    size = len(stage.devices)
+    larger = max(1.0, largest / MOST_PIECES / bucket_bytes(size))
+    return instance.training.reduce_bytes * larger * max(1.0, _held_pieces(stage, device) / _held_pieces_of_two())
+
+
+def _held_pieces(stage: Stage, device: str) -> float:
+    """Bytes of a bucket's pieces that a replica has room for: what arrives, and the copy of a sum that leaves."""
+    size, owners = len(stage.devices), stage.chunk_owners
+    if size == 2:
+        return _held_pieces_of_two()
+    chunks = size + len(owners) - 1 if device in owners else len(owners)
+    return bucket_bytes(size) * chunks / len(owners)
+
+
+def _held_pieces_of_two() -> float:
+    return 3.0 * bucket_bytes(2)
 
 
 def _most_reduced(instance: PlanningInstance, stage: Stage) -> int:

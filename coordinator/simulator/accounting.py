@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from edgeswarm.plan import Plan
+from edgeswarm.chunk_owners import owners_of_buffer, traffic
+from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 
 from ..planner.connection_memory import connection_bytes
 from ..planner.cost_model import held_bytes
+from .group_links import THE_GROUP
 from .log import Log
 from .simulation import DeviceMemory, DeviceUse, TimelineEvent
 from .stage_work import ReplicaWork
@@ -28,7 +30,8 @@ def device_uses(log: Log, works: Sequence[ReplicaWork], *, begin: float, end: fl
     for transfer in log.transfers:
         if transfer.sender >= 0:
             sending[transfer.sender].append((transfer.start, transfer.end))
-        receiving[transfer.receiver].append((transfer.start, transfer.end))
+        if transfer.receiver >= 0:
+            receiving[transfer.receiver].append((transfer.start, transfer.end))
     whole = end - begin
 
     def part(intervals: list[tuple[float, float]]) -> float:
@@ -79,22 +82,33 @@ def device_memory(
     return memory
 
 
-def sent_bytes(works: Sequence[ReplicaWork], *, group_sizes: Sequence[int]) -> dict[str, float]:
-    """Bytes that each device sends in a round: frames both ways and its part of the all-reduce. group_sizes: by stage."""
+def sent_bytes(works: Sequence[ReplicaWork], stages: Sequence[Stage]) -> dict[str, float]:
+    """Bytes that each device sends in a round: frames both ways and its part of the all-reduce."""
     sent = {}
     for work in works:
         forward = sum(samples for part in work.parts if part for _, samples in part.downstream)
         backward = sum(samples for part in work.parts if part for _, samples in part.upstream)
-        size = group_sizes[work.stage]
-        summed = work.statistics_bytes + sum(bucket.gradient_bytes for bucket in work.buckets)
-        all_reduced = summed * 2 * (size - 1) / size
-        sent[work.name] = float(forward * work.output_bytes + backward * work.input_bytes) + all_reduced
+        frames = float(forward * work.output_bytes + backward * work.input_bytes)
+        sent[work.name] = frames + _all_reduced_bytes(work, stages[work.stage])
+    return sent
+
+
+def _all_reduced_bytes(work: ReplicaWork, stage: Stage) -> float:
+    """What a replica sends of all its buffers; small ones have fewer owners."""
+    if not stage.replicated:
+        return 0.0
+    sent = 0.0
+    buffers = [(float(work.statistics_bytes), 1), *((bucket.gradient_bytes, bucket.count) for bucket in work.buckets)]
+    for size, count in buffers:
+        owners = owners_of_buffer(stage.chunk_owners, size / count)
+        sent += size * traffic(len(stage.shares), len(owners), is_owner=work.name in owners).sent
     return sent
 
 
 def timeline(log: Log, works: Sequence[ReplicaWork], *, begin: float, round_number: int) -> tuple[TimelineEvent, ...]:
     """The events of a round that begins at `begin`; of samples and all-reduces those that end in it."""
-    names = [work.name for work in works] + [""]  # the last for the data source, whose index is -1
+    # Behind the replicas: a group, whose index is -2, and the data source, -1.
+    names = [work.name for work in works] + ["its group", ""]
     events = [
         TimelineEvent(
             names[record.replica], "compute", record.kind, record.micro_batch, record.start - begin, record.end - begin
@@ -113,8 +127,10 @@ def timeline(log: Log, works: Sequence[ReplicaWork], *, begin: float, round_numb
         if of_round == round_number if is_frame else transfer.end > begin:
             sender, receiver = names[transfer.sender], names[transfer.receiver]
             place = (kind, micro_batch if is_frame else -1, transfer.start - begin, transfer.end - begin)
-            events.append(TimelineEvent(sender, "egress", *place, peer=receiver, size_bytes=transfer.size))
-            events.append(TimelineEvent(receiver, "ingress", *place, peer=sender, size_bytes=transfer.size))
+            if transfer.sender != THE_GROUP:
+                events.append(TimelineEvent(sender, "egress", *place, peer=receiver, size_bytes=transfer.size))
+            if transfer.receiver != THE_GROUP:
+                events.append(TimelineEvent(receiver, "ingress", *place, peer=sender, size_bytes=transfer.size))
     order = {name: place for place, name in enumerate(names)}
     return tuple(sorted(events, key=lambda event: (event.start_seconds, order[event.device], event.track)))
 

@@ -4,16 +4,18 @@
     replica b   F B B B B B B B B B|   |                |
                  '- statistics ->  ^ bucket 0 done at both, and b's last backward goes on
 
-A ring sends each replica's share, 2 (G-1)/G of the bucket, to its successor in 2 (G-1) transfers one after another; here
-that is one transfer of as many bytes, and the latencies of all are added behind it, while the next bucket's bytes go. It ends no
-earlier than its steps one after another, each sent and then handled: a bucket that is alone on its way leaves the link idle
-while the slowest replica handles a step. Two replicas exchange the bucket once.
+Each chunk goes to its owner and comes back as a sum (edgeswarm/chunk_owners.py). Here a buffer is one transfer out of each
+replica's card and one into it, of all its frames' bytes, and the latencies of the two steps are added behind it, while the next
+bucket's bytes go. It ends no earlier than its steps one after another: first the owners wait for the slowest of them to have all
+chunks, then the others for all sums. Two replicas exchange the bucket, in one step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from edgeswarm.chunk_owners import Traffic, exchange_steps, owners_of_buffer, traffic
 from edgeswarm.profile import Overheads
 
 from .event_queue import EventQueue
@@ -22,8 +24,25 @@ from .stage_work import Bucket
 
 # As the worker has it.
 REDUCED_AT_ONCE = 2
-# A step sends a frame, takes one, and adds it on a thread that wakes up for it.
-HANDLINGS_OF_A_STEP = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A replica of the group: the flows out of its card and into it, and its overheads."""
+
+    outward: Stream
+    inward: Stream
+    overheads: Overheads
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffer:
+    """One buffer, or several of the worker's: count. size: bytes of one. shares: what each member does with it."""
+
+    size: float
+    count: int
+    owners: int
+    shares: tuple[Traffic, ...]
 
 
 class GroupAllReduce:
@@ -31,9 +50,8 @@ class GroupAllReduce:
 
     The sums of batch norms come first, once the last forward is done (none where statistics_bytes is 0); last come a few numbers.
 
-    ring: the stream from each replica to its successor. overheads: of the replicas. handled(position, seconds): when a
-    replica's processor will be done with so much. finished(position): called for each replica when the round's last buffer is
-    there.
+    members: the replicas, the owners of chunks first, so many as `owners` says. handled(position, seconds): when a replica's
+    processor will be done with so much. finished(position): called for each replica when the round's last buffer is there.
     """
 
     def __init__(
@@ -44,30 +62,35 @@ class GroupAllReduce:
         stage: int,
         buckets: Sequence[Bucket],
         statistics_bytes: int,
-        ring: Sequence[Stream],
-        overheads: Sequence[Overheads],
+        members: Sequence[Member],
+        owners: int,
         handled: Callable[[int, float], float],
         finished: Callable[[int], None],
     ) -> None:
         self._queue = queue
         self._network = network
         self._stage = stage
-        self._ring = tuple(ring)
-        self._overheads = tuple(overheads)
+        self._members = tuple(members)
+        self._owners = range(owners)
         self._handled = handled
         self._finished = finished
-        size = len(self._ring)
-        self._steps = 1 if size == 2 else 2 * (size - 1)
-        # Bytes that each replica sends for a buffer, and how many of the worker's it stands for.
-        part = 2 * (size - 1) / size
-        self._buffers = [(statistics_bytes * part, 1)] if statistics_bytes else []
+        self._steps = exchange_steps(len(members))
+        self._latency = max(member.outward.latency for member in members)
+        self._buffers = [self._buffer(float(statistics_bytes), 1)] if statistics_bytes else []
         self.first_bucket = len(self._buffers)
-        self._buffers += [(bucket.gradient_bytes * part, bucket.count) for bucket in buckets]
-        self._buffers.append((0.0, 1))
+        self._buffers += [self._buffer(bucket.gradient_bytes, bucket.count) for bucket in buckets]
+        self._buffers.append(self._buffer(0.0, 1))
         self._handed_in = [0] * len(self._buffers)
         self._begun = 0
         self._done = 0
         self._missing = [0] * len(self._buffers)  # transfers under way, of those that have begun
+
+    def _buffer(self, size: float, count: int) -> _Buffer:
+        """Of so many bytes altogether."""
+        members = len(self._members)
+        owners = len(owners_of_buffer(self._owners, size / count))
+        shares = tuple(traffic(members, owners, is_owner=place < owners) for place in range(members))
+        return _Buffer(size / count, count, owners, shares)
 
     @property
     def buffers(self) -> int:
@@ -81,38 +104,56 @@ class GroupAllReduce:
 
     def _begin(self) -> None:
         """Begins the next buffers, as far as they are ready and there is a lane free."""
-        size = len(self._ring)
+        size = len(self._members)
         while (
             self._begun < len(self._buffers)
             and self._begun - self._done < REDUCED_AT_ONCE
             and self._handed_in[self._begun] == size
         ):
-            buffer = self._begun
+            number = self._begun
             self._begun += 1
-            self._missing[buffer] = size
-            sent, count = self._buffers[buffer]
-            steps = self._steps * count
+            self._missing[number] = 2 * size
+            buffer = self._buffers[number]
             handled = 0.0
-            for position, overheads in enumerate(self._overheads):
-                seconds = steps * HANDLINGS_OF_A_STEP * overheads.frame_seconds + 2 * sent * overheads.byte_seconds
-                handled = max(handled, self._handled(position, seconds))
-            # A frame's handling at both its ends is in the latency; then it is added. The bytes are handled while they come.
-            adding = max(overheads.frame_seconds for overheads in self._overheads)
-            step = max(sent / steps / stream.bandwidth + stream.latency for stream in self._ring) + adding
+            for position, (member, share) in enumerate(zip(self._members, buffer.shares, strict=True)):
+                sent = buffer.size * share.sent
+                each = (
+                    share.frames + share.waits
+                ) * member.overheads.frame_seconds + 2 * sent * member.overheads.byte_seconds
+                handled = max(handled, self._handled(position, buffer.count * each))
             # Of several buckets in one buffer two are under way at a time.
-            in_turn = self._queue.now + self._steps * step * max(1.0, count / REDUCED_AT_ONCE)
-            for stream in self._ring:
-                label = ("all-reduce", self._stage, buffer)
-                arrival = (buffer, self._latencies(stream, sent, count), max(handled, in_turn))
-                self._network.send(stream, Transfer(sent, self._arrived, arrival, urgent=False, label=label))
+            in_turn = self._queue.now + self._in_turn(buffer) * max(1.0, buffer.count / REDUCED_AT_ONCE)
+            for member, share in zip(self._members, buffer.shares, strict=True):
+                sent = buffer.size * share.sent
+                label = ("all-reduce", self._stage, number)
+                for stream in (member.outward, member.inward):
+                    arrival = (number, self._latencies(stream, sent, buffer.count), max(handled, in_turn))
+                    transfer = Transfer(sent * buffer.count, self._arrived, arrival, urgent=False, label=label)
+                    self._network.send(stream, transfer)
+
+    def _in_turn(self, buffer: _Buffer) -> float:
+        """Seconds of one buffer alone: to the owners, and from them. A frame's handling at both ends is in the latency.
+
+        An owner gets a chunk of each of the others, or sends them one; who isn't one sends a chunk to each owner, or gets one.
+        What is added at an owner takes it the handling of a frame.
+        """
+        size, owners = len(self._members), buffer.owners
+        step = 0.0
+        for position, member in enumerate(self._members):
+            is_owner = position < owners
+            chunks = 1.0 if size == 2 else (size - 1) / owners if is_owner else 1.0
+            bandwidth = min(member.outward.bandwidth, member.inward.bandwidth)
+            adding = member.overheads.frame_seconds if is_owner or size == 2 else 0.0
+            step = max(step, buffer.size * chunks / bandwidth + self._latency + adding)
+        return self._steps * step
 
     def _latencies(self, stream: Stream, sent: float, count: int) -> float:
         """Seconds that a buffer's last step ends after its bytes have gone, the first step's latency apart.
 
         Of several buckets in one buffer two are under way at a time: latencies show where they are longer than the bytes.
         """
-        steps = self._steps * stream.latency
-        return steps - stream.latency + (count - 1) * max(0.0, (steps - sent / count / stream.bandwidth) / 2)
+        latencies = self._steps * self._latency
+        return latencies - stream.latency + (count - 1) * max(0.0, (latencies - sent / stream.bandwidth) / 2)
 
     def _arrived(self, arrival: tuple[int, float, float]) -> None:
         buffer, extra_seconds, handled = arrival
@@ -125,7 +166,7 @@ class GroupAllReduce:
         if self._done == len(self._buffers):
             self._begun = self._done = 0
             self._handed_in = [0] * len(self._buffers)
-            for position in range(len(self._ring)):
+            for position in range(len(self._members)):
                 self._finished(position)
         else:
             self._begin()

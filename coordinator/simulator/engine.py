@@ -13,7 +13,7 @@ backward, which then ends later.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.plan import Plan
@@ -21,8 +21,9 @@ from edgeswarm.profile import PlanningInstance
 from edgeswarm.schedule.policies import make_policy
 from edgeswarm.schedule.policy import Action, ActionKind, SchedulePolicy
 
-from .all_reduce import GroupAllReduce
+from .all_reduce import GroupAllReduce, Member
 from .event_queue import EventQueue
+from .group_links import connect_group
 from .log import ComputeRecord, Log, TransferRecord, WaitRecord
 from .network import Card, Network, Stream, Transfer
 from .sample_feed import SampleFeed
@@ -203,7 +204,7 @@ class Engine:
             for part in dict.fromkeys(part for part in replica.work.parts if part is not None):
                 replica.upstream.update((peer, stream(replica, peer)) for peer, _ in part.upstream)
                 replica.downstream.update((peer, stream(replica, peer)) for peer, _ in part.downstream)
-        self._connect_groups(stream)
+        self._connect_groups(instance, egress, ingress)
         if source is not None:
             card = _card(source.egress)
             for replica in self._replicas:
@@ -218,11 +219,24 @@ class Engine:
                     )
                     replica.feed = self._feed(replica, line)
 
-    def _connect_groups(self, stream: Callable[[_Replica, int], Stream]) -> None:
+    def _connect_groups(
+        self, instance: PlanningInstance, egress: Mapping[int, Card], ingress: Mapping[int, Card]
+    ) -> None:
         for stage_index, stage in enumerate(self._plan.stages):
-            group = [replica for replica in self._replicas if replica.work.stage == stage_index]
             if not stage.replicated:
                 continue
+            of_stage = {replica.work.name: replica for replica in self._replicas if replica.work.stage == stage_index}
+            owners = stage.chunk_owners
+            group = [of_stage[name] for name in (*owners, *(name for name in stage.devices if name not in owners))]
+            flows = connect_group(
+                self._network,
+                instance,
+                stage,
+                members={replica.work.name: replica.index for replica in group},
+                egress=egress,
+                ingress=ingress,
+                latency=instance.network.latency_seconds + 2 * max(_handling(replica.work) for replica in group),
+            )
             # All cut the same gradients; when the buckets are ready differs by replica.
             all_reduce = GroupAllReduce(
                 self._queue,
@@ -230,8 +244,8 @@ class Engine:
                 stage=stage_index,
                 buckets=group[0].work.buckets,
                 statistics_bytes=group[0].work.statistics_bytes,
-                ring=[stream(group[place], group[(place + 1) % len(group)].index) for place in range(len(group))],
-                overheads=[replica.work.overheads for replica in group],
+                members=[Member(*flow, replica.work.overheads) for flow, replica in zip(flows, group, strict=True)],
+                owners=len(owners),
                 handled=lambda place, seconds, group=group: self._handled(group[place], seconds),  # type: ignore[misc]
                 finished=lambda place, group=group: self._step(group[place]),  # type: ignore[misc]
             )

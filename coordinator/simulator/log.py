@@ -18,7 +18,7 @@ class ComputeRecord(NamedTuple):
 
 
 class TransferRecord(NamedTuple):
-    """Bytes that went from one replica to another, -1 for the data source; queued, begun, gone, in seconds.
+    """Bytes that went from one replica to another, -1 for the data source, -2 for all others of its group; in seconds.
 
     label: kind of what it was, then (round and micro-batch of a frame; stage and buffer of an all-reduce).
     """

@@ -57,12 +57,16 @@ class Card:
 
 
 class Stream:
-    """From one device to another; bandwidth: of the pair, in bytes per second. extra_seconds: latency."""
+    """From one device to another; bandwidth: of the pair, in bytes per second. latency: in seconds.
+
+    holder: the egress for whose urgent transfers its patient ones stand still.
+    """
 
     __slots__ = (
         "bandwidth",
         "current",
         "egress",
+        "holder",
         "ingress",
         "latency",
         "number",
@@ -76,13 +80,23 @@ class Stream:
     )
 
     def __init__(
-        self, number: int, sender: int, receiver: int, *, egress: Card, ingress: Card, bandwidth: float, latency: float
+        self,
+        number: int,
+        sender: int,
+        receiver: int,
+        *,
+        egress: Card,
+        ingress: Card,
+        holder: Card,
+        bandwidth: float,
+        latency: float,
     ) -> None:
         self.number = number
         self.sender = sender
         self.receiver = receiver
         self.egress = egress
         self.ingress = ingress
+        self.holder = holder
         self.bandwidth = bandwidth
         self.latency = latency
         self.urgent: deque[Transfer] = deque()
@@ -104,14 +118,31 @@ class Network:
         queue.between_moments = self._settle
 
     def connect(
-        self, sender: int, receiver: int, *, egress: Card, ingress: Card, bandwidth: float, latency: float
+        self,
+        sender: int,
+        receiver: int,
+        *,
+        egress: Card,
+        ingress: Card,
+        bandwidth: float,
+        latency: float,
+        holder: Card | None = None,
     ) -> Stream:
+        """holder: the egress for whose urgent transfers this stream's patient ones stand still; its own where none is given."""
+        holder = egress if holder is None else holder
         self._count += 1
         bandwidth = min(bandwidth, egress.capacity, ingress.capacity)
         stream = Stream(
-            self._count, sender, receiver, egress=egress, ingress=ingress, bandwidth=bandwidth, latency=latency
+            self._count,
+            sender,
+            receiver,
+            egress=egress,
+            ingress=ingress,
+            holder=holder,
+            bandwidth=bandwidth,
+            latency=latency,
         )
-        egress.streams.append(stream)
+        holder.streams.append(stream)
         return stream
 
     def send(self, stream: Stream, transfer: Transfer) -> None:
@@ -133,7 +164,7 @@ class Network:
         """Starts what may leave next on an idle stream, if anything."""
         if stream.urgent:
             transfer = stream.urgent[0]
-        elif stream.patient and not stream.egress.urgent:
+        elif stream.patient and not stream.holder.urgent:
             transfer = stream.patient[0]
         else:
             return
@@ -156,8 +187,9 @@ class Network:
 
     def _hold_patient(self, egress: Card) -> None:
         now = self._queue.now
-        for stream in [flow for flow in egress.flows if flow.current is not None and not flow.current.urgent]:
-            assert stream.current is not None
+        for stream in egress.streams:
+            if stream.current is None or stream.current.urgent:
+                continue
             stream.current.left -= stream.rate * (now - stream.since)
             self._stop(stream)
 
@@ -178,7 +210,7 @@ class Network:
             stream.patient.popleft()
         queue.at(now + stream.latency, transfer.delivered, transfer.argument)
         following = stream.urgent[0] if stream.urgent else None
-        if following is None and stream.patient and not egress.urgent:
+        if following is None and stream.patient and not stream.holder.urgent:
             following = stream.patient[0]
         if following is not None:
             # The same streams are under way as before, at the same rates.

@@ -12,7 +12,7 @@ What numbers mean for the kinds:
     kind         micro_batch   tensor_index      first_sample, end_sample
     FORWARD      index         live value        interval of samples within the micro-batch
     BACKWARD     index         live value        interval of samples within the micro-batch; shape (0) is: no gradient
-    ALL_REDUCE   bucket        step of the ring  chunk of the ring, 0
+    ALL_REDUCE   bucket        0: to the chunk's owner, 1: its sum   chunk, 0
     TIED         0: to the owner, 1: back   index of the tied tensor   stage, 0
     CONTROL      0: up, 1: down, 2: to the replicas   0   0, 0
     EVALUATE     as FORWARD, of the evaluation set; round: rounds done before it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 
 import torch
@@ -71,6 +72,13 @@ class OutgoingFrame:
         self._offset = 0
         self.total_bytes = len(self._bytes)
         self.is_done = False
+
+    def again(self) -> OutgoingFrame:
+        """The same tensor for another peer, from its first chunk on; `taken` is called for each."""
+        other = copy.copy(self)
+        other._offset = 0
+        other.is_done = False
+        return other
 
     def next_chunk(self) -> bytes:
         """The next message. An empty tensor is one message without bytes."""

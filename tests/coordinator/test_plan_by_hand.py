@@ -36,6 +36,14 @@ def test_names_become_node_ids(path: Path) -> None:
     assert [stage.in_flight for stage in plan.stages] == [3, 1]
 
 
+def test_owners_of_chunks_become_node_ids(tmp_path: Path) -> None:
+    stage = {"first_layer": 0, "end_layer": 3, "shares": {"nano-2": 3, "nano-1": 1}, "owners": ["nano-1"]}
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"micro_batch": 4, "micro_batches": 2, "stages": [stage]}))
+    plan = fitted(read_plan(path), node_ids=IDS, layer_graph=GRAPH, batch_size=8)
+    assert plan.stages[0].owners == ("nano-1-00000a",)
+
+
 @pytest.mark.parametrize(("layers", "batch_size"), [(4, 8), (3, 16)])
 def test_a_plan_for_another_model_or_batch_is_refused(path: Path, layers: int, batch_size: int) -> None:
     graph = small_graph([[f"w{layer}"] for layer in range(layers)])

@@ -36,7 +36,8 @@ def plans(draw: st.DrawFn) -> Plan:
         parts = [first, micro_batch - first][:size]
         end = layer + draw(st.integers(1, 9))
         shares = dict(zip([names.pop() for _ in parts], parts, strict=True))
-        stages.append(Stage(layer, end, shares, draw(st.integers(1, 5))))
+        owners = tuple(draw(st.lists(st.sampled_from(list(shares)), unique=True)))
+        stages.append(Stage(layer, end, shares, draw(st.integers(1, 5)), owners))
         layer = end
     seconds = st.floats(0, 1e6)
     devices = [device for stage in stages for device in stage.devices]
@@ -160,3 +161,23 @@ def test_constructors_refuse_what_cannot_be() -> None:
         Stage(0, 1, {"a": 1}, 0)
     with pytest.raises(ValueError, match="add up to 1"):
         Plan(planner="x", micro_batch=2, micro_batches=1, stages=(Stage(0, 1, {"a": 1}, 1),))
+
+
+@pytest.mark.parametrize(
+    ("owners", "told"),
+    [(["c"], "owners names c, which has no share"), (["a", "a"], "owners names a device twice")],
+)
+def test_owners_are_replicas_of_the_stage(owners: list[str], told: str) -> None:
+    document = copy.deepcopy(SHORT)
+    document["stages"][0]["owners"] = owners
+    with pytest.raises(EdgeswarmError, match=told) as caught:
+        Plan.from_json(document)
+    assert caught.value.code is ErrorCode.PLAN_INVALID
+
+
+def test_an_owner_exchanges_chunks_with_all_and_the_others_with_the_owners() -> None:
+    stage = Stage(0, 1, {"a": 1, "b": 1, "c": 1, "d": 1}, 1, ("d", "b"))
+    peers = {device: stage.all_reduce_peers(device) for device in stage.devices}
+    assert peers == {"a": ("d", "b"), "b": ("a", "c", "d"), "c": ("d", "b"), "d": ("a", "b", "c")}
+    assert Stage(0, 1, {"a": 1, "b": 1}, 1, ("a",)).all_reduce_peers("b") == ("a",)
+    assert Stage(0, 1, {"a": 1, "b": 1, "c": 1}, 1).chunk_owners == ("a", "b", "c")

@@ -37,6 +37,7 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from ...simulator.simulate import round_and_in_flight
 from ..backups import with_backups
+from ..chunk_owners import owners_in
 from ..cost_model import held_bytes, plan_memory_bytes
 from ..prediction import with_prediction
 from .arrangements import Arrangement, arrangements
@@ -119,7 +120,7 @@ class _Search:
         return Optimum(self._finished(self.best), self.seconds, len(floors), self.simulated)
 
     def _order_replicas(self, plan: Plan) -> None:
-        """Keeps the fastest of the orders that its groups can have: other frames, other rings, some tenths of a percent."""
+        """Keeps the fastest of the orders that its groups can have: other frames, some tenths of a percent."""
         for orders in itertools.product(*(itertools.permutations(stage.shares.items()) for stage in plan.stages)):
             stages = tuple(replace(stage, shares=dict(order)) for stage, order in zip(plan.stages, orders, strict=True))
             ordered = replace(plan, stages=stages)
@@ -244,7 +245,15 @@ class _Search:
             micro_batch=micro_batch,
             micro_batches=-(-mini_batch // micro_batch),
             last_micro_batch=mini_batch % micro_batch or None,
-            stages=tuple(Stage(*layers, shares, limit) for (layers, shares), limit in zip(groups, limits, strict=True)),
+            stages=tuple(
+                Stage(
+                    *layers,
+                    shares,
+                    limit,
+                    owners_in(self._instance, tuple(shares), first_layer=layers[0], end_layer=layers[1]),
+                )
+                for (layers, shares), limit in zip(groups, limits, strict=True)
+            ),
         )
         if self._leaves_too_few(plan):
             return (1,) * len(limits)  # whatever K is

@@ -20,6 +20,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from edgeswarm.chunk_owners import exchange_steps
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from .arrangements import Arrangement
@@ -233,7 +234,7 @@ class RoundFloor:
         for step in steps[1:]:
             quickest = np.minimum(quickest, step)
         group = len(steps)
-        statistics = 0.0 if group == 1 else _ring_steps(group) * self._latency
+        statistics = 0.0 if group == 1 else exchange_steps(group) * self._latency
         return [quickest + statistics for _ in steps]
 
     def _all_reduce(self, grid: Grid, stage: int) -> FloatArray:
@@ -243,10 +244,10 @@ class RoundFloor:
         if size == 1:
             return np.zeros(1)
         before = self.instance.model.gradient_bytes_before.astype(np.float64)
-        sent = (before[grid.cuts[:, stage + 1]] - before[grid.cuts[:, stage]]) * 2 * (size - 1) / size
-        slowest = min(float(self._matrix[group[i], group[(i + 1) % size]]) for i in range(size))
+        # Whoever owns the chunks: the group's cards send them 2 (G-1) times together.
+        sent = (before[grid.cuts[:, stage + 1]] - before[grid.cuts[:, stage]]) * 2 * (size - 1)
         buffers = np.where(sent > 0, 2, 1)  # the gradients, in one bucket at least, and the statistics
-        seconds = sent / slowest + buffers * _ring_steps(size) * self._latency
+        seconds = sent / sum(self._egress[place] for place in group) + buffers * exchange_steps(size) * self._latency
         return _over_grid(grid, stage, seconds[:, np.newaxis])
 
     def _bounds(self, parts: _Round) -> Iterator[FloatArray]:
@@ -272,7 +273,7 @@ class RoundFloor:
                     continue
                 if stage == 0:
                     to_last = np.maximum(to_last, round_trip - last.backward[stage][d])
-                    own_end = last.out[0][d] - _ring_steps(len(group)) * self._latency
+                    own_end = last.out[0][d] - exchange_steps(len(group)) * self._latency
                     yield np.where(there, to_last + reduce + own_end, 0.0)
                 else:
                     yield np.where(there, to_last + reduce + steps[d], 0.0)
@@ -347,11 +348,6 @@ class _Round:
             [_over_grid(grid, stage, (rows > 0)[np.newaxis, :, d]) for d in range(rows.shape[1])]
             for stage, rows in enumerate(last_grid.shares)
         ]
-
-
-def _ring_steps(size: int) -> int:
-    """Transfers one after another in an all-reduce: two exchange, more form a ring."""
-    return 1 if size == 2 else 2 * (size - 1)
 
 
 def _overlaps(senders: IntArray, receivers: IntArray) -> IntArray:

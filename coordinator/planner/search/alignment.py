@@ -6,7 +6,7 @@ Two rooms, a and c in one, b and d in the other, and slow links from room to roo
     stage 0      a  |   b                        a  | b |  b
     stage 1      c  |   d        instead of      d  | d |  c
 
-The ring of the all-reduce stays the same: it is turned, or gone around the other way.
+Of the orders that a group may have those are tried that turn it, or turn it around.
 """
 
 from __future__ import annotations

@@ -59,11 +59,11 @@ class Judge:
         return rounds * (candidate.micro_batches(self.problem.mini_batch) * actions + once) + 120
 
     def _all_reduce_work(self, stage: CandidateStage) -> float:
-        """Of the transfers around its ring, for each bucket of gradients and the statistics."""
+        """Of the transfers out of each card and into it, for each bucket of gradients and the statistics."""
         size = len(stage.devices)
         before = self.problem.buckets_before
         buffers = min(before[stage.end] - before[stage.first] + 1, MOST_BUCKETS) + 1
-        return 6.0 * buffers * size * (1 if size == 2 else 2 * (size - 1))
+        return 6.0 * buffers * 2 * size
 
     def plan(self, candidate: Candidate, *, planner: str) -> Plan:
         return make_bare_plan(self.problem, candidate, planner=planner)
@@ -95,6 +95,7 @@ def make_bare_plan(problem: SearchProblem, candidate: Candidate, *, planner: str
                 stage.end,
                 {names[device]: share for device, share in zip(stage.devices, stage.shares, strict=True)},
                 min(stage.in_flight, micro_batches),
+                tuple(names[device] for device in problem.owners(stage.first, stage.end, stage.devices)),
             )
             for stage in candidate.stages
         ),

@@ -17,7 +17,6 @@ from dataclasses import replace
 from .alignment import aligned
 from .candidate import Candidate, CandidateStage, Outline, fewer_in_flight, usual_in_flight
 from .problem import SearchProblem
-from .rings import ring_order
 from .sample_shares import SampleSharing
 
 FEW_LAYERS = 16
@@ -34,7 +33,6 @@ class Moves:
         self.sizes = sizes
         self._work_before = _work_before(problem)
         self._uneven = len({rate for row in problem.links for rate in row if math.isfinite(rate)}) > 1
-        self._rings: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def realise(self, outline: Outline) -> Candidate | None:
         """Samples shared, devices without any left out, others of their kind named in canonical order; None if too large."""
@@ -44,7 +42,7 @@ class Moves:
             stage = self.sharing.stage(
                 outline.cuts[place],
                 outline.cuts[place + 1],
-                self._ring(group),
+                tuple(sorted(group)),
                 outline.micro_batch,
                 min(outline.in_flight[place], most),
             )
@@ -54,11 +52,6 @@ class Moves:
                 stage = aligned(stages[-1], stage, self.problem.links)
             stages.append(stage)
         return canonical(self.problem, Candidate(outline.micro_batch, tuple(stages)))
-
-    def _ring(self, group: tuple[int, ...]) -> tuple[int, ...]:
-        if group not in self._rings:
-            self._rings[group] = ring_order(group, self.problem.links)
-        return self._rings[group]
 
     def coarse(self, candidate: Candidate) -> list[Candidate]:
         """Other cuts, groups and micro-batch sizes, samples shared anew; each once, without the candidate itself."""
@@ -294,7 +287,9 @@ class Moves:
                 continue
             if self._holds(stage, held):
                 yield CandidateStage(stage.first, stage.end, stage.devices, stage.shares, held)
-            shared = self.sharing.stage(stage.first, stage.end, self._ring(stage.devices), candidate.micro_batch, held)
+            shared = self.sharing.stage(
+                stage.first, stage.end, tuple(sorted(stage.devices)), candidate.micro_batch, held
+            )
             if shared is not None and shared.in_flight == held:
                 yield shared
 
@@ -326,7 +321,7 @@ def canonical(problem: SearchProblem, candidate: Candidate) -> Candidate:
 
 
 def _orders(stage: CandidateStage) -> Iterator[CandidateStage]:
-    """Two neighbours of the group swapped, or all the other way round: other frames, another ring."""
+    """Two neighbours of the group swapped, or all the other way round: other frames."""
     places = list(range(len(stage.devices)))
     swaps = [[*places[:at], at + 1, at, *places[at + 2 :]] for at in range(len(places) - 1)]
     for order in [*swaps, places[::-1]]:

@@ -11,15 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from edgeswarm.chunk_owners import exchange_steps, traffic
 from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, MOST_PIECES, bucket_bytes
 from edgeswarm.profile import FloatArray
 from edgeswarm.samples import split_micro_batch
 
-from ...simulator.all_reduce import HANDLINGS_OF_A_STEP
 from .candidate import Candidate, CandidateStage
 from .pipeline_batch import PipelineBatch, follow
 from .problem import SearchProblem
-from .rings import slowest_of_ring
 
 _TIE = 0.01
 
@@ -151,19 +150,26 @@ class PipelineEstimator:
         if size == 1:
             return StageFigures(forward, backward, 0.0, 0.0, 0.0, step)
         gradients = problem.gradient_bytes[stage.end] - problem.gradient_bytes[stage.first]
-        factor = 2 * (size - 1) / size / slowest_of_ring(stage.devices, problem.links)
-        steps = 1 if size == 2 else 2 * (size - 1)
-        latency = steps * problem.latency
+        latency = exchange_steps(size) * problem.latency
         bucket = bucket_bytes(size)
         least = problem.buckets_before[stage.end] - problem.buckets_before[stage.first]
         buckets = least * LEAST_BUCKET_BYTES / bucket + 1
         statistics = problem.statistics_bytes[stage.end] - problem.statistics_bytes[stage.first]
-        last_bucket = factor * min(gradients, bucket) + 2 * latency
-        used = (problem.profiles[problem.class_of[device]].overheads for device in stage.devices)
         pieces = max(buckets, min(gradients / bucket, buckets * MOST_PIECES))
-        frames = pieces * steps * HANDLINGS_OF_A_STEP
-        carried = 4 * (size - 1) / size * gradients  # each replica sends and takes
-        handling = max(frames * each.frame_seconds + carried * each.byte_seconds for each in used)
+        owners = problem.owners(stage.first, stage.end, stage.devices) or stage.devices
+        factor, handling = 0.0, 0.0
+        for device in stage.devices:
+            does = traffic(size, len(owners), is_owner=device in owners)
+            rate = min(
+                min(problem.links[device][peer], problem.links[peer][device])
+                for peer in stage.devices
+                if peer != device
+            )
+            factor = max(factor, does.sent / rate)
+            each = problem.profiles[problem.class_of[device]].overheads
+            frames = pieces * (does.frames + does.waits)
+            handling = max(handling, frames * each.frame_seconds + 2 * does.sent * gradients * each.byte_seconds)
+        last_bucket = factor * min(gradients, bucket) + 2 * latency
         carrying = factor * (gradients + statistics) + latency * buckets
         return StageFigures(forward, backward, carrying, last_bucket, handling, step)
 

@@ -10,6 +10,7 @@ import numpy as np
 from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
+from ..chunk_owners import Replica, choose_owners
 from ..passing_memory import PassingMemory, passing_table
 from .kinds import canonical_order, interchangeable_kinds
 
@@ -39,6 +40,7 @@ class SearchProblem:
         classes = sorted({device.profile for device in self.instance.devices})
         self.class_of = [classes.index(device.profile) for device in self.instance.devices]
         self.profiles = [instance.profiles[kind] for kind in classes]
+        self._owners: dict[tuple[tuple[int, ...], float], tuple[int, ...]] = {}
 
     @cached_property
     def passing(self) -> PassingMemory:
@@ -88,6 +90,24 @@ class SearchProblem:
                 rows[place, 1:] = np.cumsum(profile.update_seconds)
         return rows
 
+    def owners(self, first: int, end: int, devices: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the chunks of a stage's gradients, on these devices; empty for one or two."""
+        if len(devices) < 3:
+            return ()
+        group = tuple(sorted(devices))
+        key = (group, self.gradient_bytes[end] - self.gradient_bytes[first])
+        if key not in self._owners:
+            links = self.links
+            replicas = [
+                Replica(
+                    self.profiles[self.class_of[device]].overheads,
+                    min(min(links[device][peer], links[peer][device]) for peer in group if peer != device),
+                )
+                for device in group
+            ]
+            self._owners[key] = tuple(group[place] for place in choose_owners(replicas, key[1]))
+        return self._owners[key]
+
     def largest_share(self, device: int, first: int, end: int, in_flight: int) -> int:
         """Samples of a micro-batch that the device's memory holds with so many micro-batches in flight; at most all."""
         free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first])
@@ -96,5 +116,5 @@ class SearchProblem:
 
 
 def all_reduce_steps(size: IntArray) -> IntArray:
-    """Latencies of one bucket in a group of so many replicas: two exchange, more pass it around a ring twice."""
-    return np.where(size > 2, 2 * (size - 1), size - 1)
+    """Latencies of one bucket in a group of so many replicas: two exchange, more send it to its owners and get it back."""
+    return np.minimum(size - 1, 2)

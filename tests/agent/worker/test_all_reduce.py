@@ -5,18 +5,34 @@ from pathlib import Path
 import pytest
 import torch
 
+from edgeswarm.chunk_owners import LEAST_CHUNK_BYTES
 from edgeswarm_agent.worker.all_reduce import ReplicaGroup
 
 from .lan import Lan, WorkerEnd
 
 
 @pytest.mark.parametrize(
-    ("size", "wire_dtype"),
-    [(1, None), (2, None), (3, None), (5, None), (2, "float16"), (2, "bfloat16"), (4, "float16")],
+    ("size", "owners", "wire_dtype"),
+    [
+        (1, [], None),
+        (2, [], None),
+        (3, [], None),
+        (5, [], None),
+        (5, [2], None),
+        (4, [3, 1], None),
+        (2, [], "float16"),
+        (2, [], "bfloat16"),
+        (4, [], "float16"),
+        (4, [2, 0], "bfloat16"),
+    ],
 )
-def test_every_replica_ends_with_the_same_sum(tmp_path: Path, size: int, wire_dtype: str | None) -> None:
+def test_every_replica_ends_with_the_same_sum(
+    tmp_path: Path, size: int, owners: list[int], wire_dtype: str | None
+) -> None:
+    """Of a buffer of three chunks and a bit: five owners are too many for it."""
     names = [f"n-{index:06x}" for index in range(size)]
-    contents = {name: torch.randn(1001, generator=torch.Generator().manual_seed(i)) for i, name in enumerate(names)}
+    numbers = 3 * LEAST_CHUNK_BYTES // 4 + 1
+    contents = {name: torch.randn(numbers, generator=torch.Generator().manual_seed(i)) for i, name in enumerate(names)}
     wanted = torch.stack([content.double() for content in contents.values()]).sum(0)
     with Lan(tmp_path / "ca", names) as lan:
         lan.connect()
@@ -24,8 +40,15 @@ def test_every_replica_ends_with_the_same_sum(tmp_path: Path, size: int, wire_dt
 
         def reduce(end: WorkerEnd) -> None:
             group = ReplicaGroup(
-                names, end.name, epoch=1, egress=end.egress, mailbox=end.mailbox, wire_dtype=wire_dtype
+                names,
+                end.name,
+                epoch=1,
+                egress=end.egress,
+                mailbox=end.mailbox,
+                owners=[names[owner] for owner in owners],
+                wire_dtype=wire_dtype,
             )
+            group.reserve(numbers * 4, at_once=1)
             buffer = contents[end.name].clone()
             for bucket in range(2):
                 group.all_reduce(buffer, round_number=4, bucket=bucket)
@@ -38,7 +61,7 @@ def test_every_replica_ends_with_the_same_sum(tmp_path: Path, size: int, wire_dt
     assert float((first.double() - wanted * size).norm() / (wanted * size).norm()) < error
 
 
-def test_a_buffer_smaller_than_the_ring_works(tmp_path: Path) -> None:
+def test_a_buffer_smaller_than_the_group_works(tmp_path: Path) -> None:
     names = [f"n-{index:06x}" for index in range(4)]
     with Lan(tmp_path / "ca", names) as lan:
         lan.connect()

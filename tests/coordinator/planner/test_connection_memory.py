@@ -26,8 +26,10 @@ def with_links(instance: PlanningInstance) -> PlanningInstance:
 def test_peers_share_samples_or_buckets() -> None:
     peers = peers_of(plan_of({"a": 2, "b": 6}, {"c": 4, "d": 4}))
     assert peers == {"a": {"b", "c"}, "b": {"a", "c", "d"}, "c": {"a", "b", "d"}, "d": {"b", "c"}}
-    ring = peers_of(plan_of({"a": 1, "b": 1, "c": 1, "d": 1}))
-    assert ring["a"] == {"b", "d"}
+    all_own = plan_of({"a": 1, "b": 1, "c": 1, "d": 1})
+    assert peers_of(all_own)["a"] == {"b", "c", "d"}
+    one_owns = replace(all_own, stages=(replace(all_own.stages[0], owners=("b",)),))
+    assert peers_of(one_owns) == {"a": {"b"}, "b": {"a", "c", "d"}, "c": {"b"}, "d": {"b"}}
 
 
 def test_links_beyond_two_peers_and_pieces_of_replicas() -> None:
@@ -37,6 +39,14 @@ def test_links_beyond_two_peers_and_pieces_of_replicas() -> None:
     three = connection_bytes(instance, plan_of({"a": 4, "b": 2, "c": 2}, {"d": 8}))
     assert three == {"a": 100, "b": 100, "c": 100, "d": 10}
     assert connection_bytes(instance, plan_of({"a": 8}, {"b": 8})) == {"a": 0, "b": 0}
+
+
+def test_an_owner_holds_what_all_the_others_send_it() -> None:
+    """Of buckets of two pieces: four chunks of a bucket come to the owner and one copy goes; two replicas have three pieces."""
+    instance = with_links(make_instance(slower=(1.0,) * 4))
+    plan = plan_of({"a": 1, "b": 1, "c": 1, "d": 1})
+    owned = connection_bytes(instance, replace(plan, stages=(replace(plan.stages[0], owners=("b",)),)))
+    assert owned == {"a": 90, "b": 90 * 4 * 2 // 3 + 10, "c": 90, "d": 90}
 
 
 def test_no_more_is_on_its_way_than_there_is() -> None:

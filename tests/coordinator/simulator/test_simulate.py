@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from edgeswarm.chunk_owners import LEAST_CHUNK_BYTES
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import DataSource, Overheads
 from edgeswarm_coordinator.simulator.simulate import round_seconds, simulate
@@ -106,11 +109,36 @@ def test_the_all_reduce_overlaps_the_last_backward() -> None:
     assert {limit.kind: limit.seconds for limit in result.limits} == {"stage": 6, "all-reduce": 2}
 
 
-def test_a_ring_of_three() -> None:
-    """Each replica sends 4/3 of the buffer, in four steps, each with a latency; the statistics' four steps go meanwhile."""
+@pytest.mark.parametrize(
+    ("owners", "seconds", "sent"),
+    [
+        pytest.param((), 4.0, {"a": 4, "b": 4, "c": 4}, id="each owns a third: 2 chunks come, then 2 sums go"),
+        pytest.param(
+            ("b",), 12.0, {"a": 3, "b": 6, "c": 3}, id="one owns all: it takes twice the buffer, and sends it twice"
+        ),
+        pytest.param(("c", "a"), 6.0, {"a": 4.5, "b": 3, "c": 4.5}, id="two own halves"),
+    ],
+)
+def test_an_all_reduce_of_three(owners: tuple[str, ...], seconds: float, sent: dict[str, float]) -> None:
+    """A buffer of three least chunks, of which links carry one a second, to the owners and from them; a latency each time."""
+    chunk = LEAST_CHUNK_BYTES
+    instance = make_instance(
+        [(1.0, 2.0)], devices=3, mini_batch=3, bandwidth=float(chunk), gradient_bytes=3 * chunk, latency=0.5
+    )
+    plan = make_plan((1, {"a": 1, "b": 1, "c": 1}, 1), micro_batches=1)
+    plan = replace(plan, stages=(replace(plan.stages[0], owners=owners),))
+    result = simulate(instance, plan)
+    assert result.round_seconds == 1 + 2 + seconds + 2 * 0.5
+    assert {device: size / chunk for device, size in result.sent_bytes.items()} == pytest.approx(sent)
+
+
+def test_a_small_buffer_has_one_owner() -> None:
+    """30 bytes at 10 a second: two chunks of them come to it, one after another, then two sums go."""
     instance = make_instance([(1.0, 2.0)], devices=3, mini_batch=3, bandwidth=10.0, gradient_bytes=30, latency=0.5)
     plan = make_plan((1, {"a": 1, "b": 1, "c": 1}, 1), micro_batches=1)
-    assert round_seconds(instance, plan) == 1 + 2 + 4 * (1 + 0.5)
+    result = simulate(instance, plan)
+    assert result.round_seconds == 1 + 2 + 2 * (6 + 0.5)
+    assert result.sent_bytes == {"a": 60, "b": 30, "c": 30}
 
 
 @pytest.mark.parametrize(("statistics_bytes", "seconds"), [(10, 5.0), (30, 6.0)])
@@ -208,13 +236,13 @@ def test_a_plan_of_another_instance_is_refused() -> None:
 
 
 def test_latencies_of_one_bucket_pass_while_the_next_one_has_the_link() -> None:
-    """Two buckets of 1 MiB that are ready at once, in a ring of three: 4/3 of each in a second, then four latencies."""
+    """Two buckets of 1 MiB that are ready at once, three replicas: 4/3 of each in a second, then two latencies."""
     bucket = 1 << 20
     instance = make_instance(
         [(0.0, 0.0)] * 2, devices=3, mini_batch=3, bandwidth=4 / 3 * bucket, gradient_bytes=bucket, latency=0.125
     )
     plan = make_plan((2, {"a": 1, "b": 1, "c": 1}, 1), micro_batches=1)
-    assert round_seconds(instance, plan) == pytest.approx(1 + 1 + 4 * 0.125)
+    assert round_seconds(instance, plan) == pytest.approx(1 + 1 + 2 * 0.125)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""Who adds up what in an all-reduce: each owner has a chunk of the buffer, gets it from all replicas, and sends them the sum.
+
+    replicas a, b, c, d; owners a, b        step 0                  step 1
+    a   | chunk 0 | chunk 1 |               1 to b                  sum of 0 to b, c, d
+    b   | chunk 0 | chunk 1 |               0 to a                  sum of 1 to a, c, d
+    c   | chunk 0 | chunk 1 |               0 to a, 1 to b
+    d   | chunk 0 | chunk 1 |               0 to a, 1 to b
+
+With all replicas for owners each sends 2 (G-1)/G of the buffer (Asteroid, Eq 5), as in a ring, but in two steps where a ring has
+2 (G-1). With fewer, the others send it once, in fewer frames; the owners carry more. Two replicas exchange it, in one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+Owner = TypeVar("Owner")
+
+# A smaller chunk costs a slow device's processor less than the frame that it travels in.
+LEAST_CHUNK_BYTES = 128 * 1024
+
+
+def owners_of_buffer(owners: Sequence[Owner], buffer_bytes: float) -> Sequence[Owner]:
+    """Those of a stage's owners that have a chunk of a buffer of so many bytes: the first ones, one at least."""
+    return owners[: max(1, min(len(owners), int(buffer_bytes // LEAST_CHUNK_BYTES)))]
+
+
+def exchange_steps(replicas: int) -> int:
+    """Frames one after another, of one buffer."""
+    return min(2, replicas - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one replica has to do with a buffer.
+
+    sent: by which part of the buffer it sends, and receives as much. frames: that it sends and takes.
+    waits: how often it waits for frames, and is woken up.
+    """
+
+    sent: float
+    frames: int
+    waits: int
+
+
+def traffic(replicas: int, owners: int, *, is_owner: bool) -> Traffic:
+    """Of one replica in a group of so many, a chunk of the buffer at each of so many owners."""
+    assert replicas > 1
+    if replicas == 2:
+        return Traffic(1.0, 2, 1)
+    if not is_owner:
+        return Traffic(1.0, 2 * owners, 1)
+    return Traffic((replicas + owners - 2) / owners, 2 * (replicas + owners - 2), 2 if owners > 1 else 1)

@@ -1,0 +1,32 @@
+"""What each replica sends and handles in an all-reduce by owners."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeswarm.chunk_owners import LEAST_CHUNK_BYTES, exchange_steps, owners_of_buffer, traffic
+
+
+@given(st.integers(3, 40), st.data())
+def test_whoever_owns_chunks_all_that_is_sent_is_the_same(replicas: int, data: st.DataObject) -> None:
+    """Each replica's buffer goes to the owners but for what they have themselves, and as much comes back."""
+    owners = data.draw(st.integers(1, replicas))
+    shares = [traffic(replicas, owners, is_owner=place < owners) for place in range(replicas)]
+    assert sum(share.sent for share in shares) == pytest.approx(2 * (replicas - 1))
+    # A chunk to each owner, a sum from each; every frame is handled at both ends.
+    assert sum(share.frames for share in shares) == 2 * 2 * owners * (replicas - 1)
+
+
+def test_all_own_as_much_as_in_a_ring_and_two_exchange() -> None:
+    assert traffic(4, 4, is_owner=True).sent == 2 * 3 / 4
+    assert traffic(2, 2, is_owner=True).sent == traffic(2, 1, is_owner=False).sent == 1.0
+    assert [exchange_steps(replicas) for replicas in (2, 3, 9)] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "owners"), [(0, "a"), (0.5, "a"), (1, "a"), (2, "ab"), (2.9, "ab"), (3, "abc"), (100, "abc")]
+)
+def test_a_small_buffer_is_cut_for_few_owners(chunks: float, owners: str) -> None:
+    assert owners_of_buffer("abc", chunks * LEAST_CHUNK_BYTES) == owners
