@@ -266,11 +266,14 @@ class OnBed:
                 folder=self._run_folder(),
                 limit_seconds=_LIMIT_SECONDS,
             )
+            # Its processes end right behind their last round.
+            end = time.monotonic()
         if done.problem:
             return {"problem": done.problem}
         rounds = len(done.round_seconds)
         return {
             "round_seconds": list(done.round_seconds),
+            "slowness": [slowness(SPEED_LOGS, end - sum(done.round_seconds), end)] * rounds,
             "joules": done.joules,
             "devices": {
                 name: {"peak_bytes": peak, "cpu_seconds": cpu / rounds}

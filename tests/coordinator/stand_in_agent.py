@@ -20,7 +20,10 @@ from edgeswarm.wire.version import PROTOCOL_VERSION
 
 
 class StandInAgent(agent_pb2_grpc.AgentServicer):
-    """Answers on 127.0.0.1. events: what Watch sends, put there by the test. reserved, released: the jobs that were."""
+    """Answers on 127.0.0.1. events: what Watch sends, put there by the test. reserved, released: the jobs that were.
+
+    may_answer: while it is not set, what is reserved gets no answer.
+    """
 
     def __init__(
         self,
@@ -39,6 +42,8 @@ class StandInAgent(agent_pb2_grpc.AgentServicer):
         self.reserved: list[str] = []
         self.released: list[str] = []
         self.bundle = b""
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         self.watched = threading.Event()
         self.events: queue.Queue[agent_pb2.AgentEvent | None] = queue.Queue()
         self._server, self.port = secure_server(identity, address="127.0.0.1:0", workers=8)
@@ -92,6 +97,7 @@ class StandInAgent(agent_pb2_grpc.AgentServicer):
         if self.busy_with_job:
             raise EdgeswarmError(ErrorCode.DEVICE_BUSY, f"{self.identity.node_id} is busy with {self.busy_with_job}.")
         self.reserved.append(request.job.job_id)
+        self.may_answer.wait(10.0)
         return agent_pb2.ReserveReply(has_bundle=request.bundle_sha256 == "known")
 
     def PutBundle(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.prepare_parts import FETCH_LAYERS
 from edgeswarm.wire.v1 import agent_pb2
@@ -88,6 +90,19 @@ def test_one_slow_round_and_a_ragged_one_say_nothing() -> None:
 def test_a_little_is_let_be() -> None:
     barely = 1.0 + LEAST_GAIN / 2
     assert found(rounds(0, 12, b=barely * AS_EXPECTED), cost_seconds=0.0) is None
+
+
+def test_what_slows_all_of_a_round_alike_says_nothing_about_one_of_them() -> None:
+    """b takes half as long as a, in rounds that took 1, 3 and 2 times as long; but for a hiccup of b's in the second."""
+    done = [*rounds(3, 4, a=20.0, b=10.0), *rounds(4, 5, a=60.0, b=33.0), *rounds(5, 6, a=40.0, b=20.0)]
+    seconds = computing_seconds(done)
+    assert seconds["a"] / seconds["b"] == pytest.approx(2.0)
+    assert seconds["a"] == pytest.approx(40.0, rel=0.02)
+
+
+def test_a_device_that_computed_nothing_took_nothing() -> None:
+    assert computing_seconds(rounds(3, 6, a=20.0, b=0.0)) == pytest.approx({"a": 20.0, "b": 0.0})
+    assert computing_seconds(rounds(3, 6, a=0.0, b=0.0)) == {"a": 0.0, "b": 0.0}
 
 
 def test_the_cost_is_what_getting_ready_took_but_for_the_layers() -> None:

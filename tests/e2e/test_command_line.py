@@ -94,7 +94,7 @@ SHIFTED = SmallJob(
 )
 
 
-@pytest.mark.parametrize("mode", ["served", "local"])
+@pytest.mark.parametrize("mode", ["served", pytest.param("local", marks=pytest.mark.soak)])
 def test_data_served_or_local_and_a_transform_that_draws(cluster: ThrowawayCluster, tmp_path: Path, mode: str) -> None:
     """Whoever computes a sample draws the same for it: one stage and a replicated pipeline end with the same weights."""
     job = dataclasses.replace(SHIFTED, more=SHIFTED.more.replace("{mode}", mode))

@@ -165,6 +165,7 @@ def test_a_background_that_is_killed_before_its_first_round_is_told(terminals: T
     assert "ended by SIGKILL" in ended.message
 
 
+@pytest.mark.soak
 def test_stop_now_kills_it_and_status_says_that_it_was_lost(terminals: Terminals) -> None:
     job = terminals.detached()
     stopped = terminals.run("stop", job, "--now")
@@ -199,6 +200,7 @@ def test_a_terminal_that_hangs_up_leaves_the_training_alone(terminals: Terminals
         terminal.close()
 
 
+@pytest.mark.soak
 def test_a_terminal_that_hangs_up_before_the_first_round_leaves_a_detached_one_alone(terminals: Terminals) -> None:
     arguments = terminals.training(ENDLESS_JOB, "--detach")
     environment = {**terminals.cluster.environment, "OMP_NUM_THREADS": "1"}

@@ -34,7 +34,7 @@ THREE_STAGES: Groups = ({"a": 4}, {"b": 4}, {"c": 4})
 FOUR_STAGES: Groups = ({"a": 3}, {"b": 3}, {"c": 3}, {"d": 3})
 REPLICATED: Groups = ({"a": 3, "b": 1},)
 REPLICATED_TWICE: Groups = ({"a": 1, "b": 3}, {"c": 2, "d": 2})
-RING: Groups = ({"d": 4}, {"a": 2, "b": 1, "c": 1})
+THREE_REPLICAS: Groups = ({"d": 4}, {"a": 2, "b": 1, "c": 1})
 
 
 def groups_id(groups: Groups) -> str:
@@ -49,9 +49,9 @@ DOUBLE = [
     (ADAMW, FOUR_STAGES),
     (ADAMW, REPLICATED),
     (SGD, REPLICATED_TWICE),
-    (ADAMW, RING),
+    (ADAMW, THREE_REPLICAS),
 ]
-SINGLE = [(ADAMW, ONE_STAGE), (SGD, FOUR_STAGES), (ADAMW, REPLICATED_TWICE), (SGD, RING)]
+SINGLE = [(ADAMW, ONE_STAGE), (SGD, FOUR_STAGES), (ADAMW, REPLICATED_TWICE), (SGD, THREE_REPLICAS)]
 CASES = [
     pytest.param(
         dataclasses.replace(model, dtype=dtype, optimizer=optimizer),
@@ -103,7 +103,7 @@ GPT = SmallJob(
 )
 
 
-@pytest.mark.parametrize("groups", [THREE_STAGES, RING, ({"a": 2, "b": 2}, {"c": 1, "d": 3})], ids=groups_id)
+@pytest.mark.parametrize("groups", [THREE_STAGES, THREE_REPLICAS, ({"a": 2, "b": 2}, {"c": 1, "d": 3})], ids=groups_id)
 def test_tied_weights_clipping_counted_loss_and_schedule_are_those_of_a_plain_loop(
     cluster: ThrowawayCluster,
     references: References,
@@ -161,7 +161,7 @@ def test_replicas_hold_the_same_bits(
     monkeypatch.setattr(gather, "stage_fetchers", all_of_each)
     job = small_job.CNN_WITH_BATCH_NORM
     path = job.write(tmp_path / "job")
-    plan = plan_of(cluster, RING, layers=layers_of(path), job=job)
+    plan = plan_of(cluster, THREE_REPLICAS, layers=layers_of(path), job=job)
     train_on(cluster, path, plan=plan, output=tmp_path / "out")
     first, *others = (seen[cluster.node_id(name)] for name in "abc")
     for other in others:

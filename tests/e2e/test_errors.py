@@ -218,6 +218,7 @@ def fresh_home(desk: Desk) -> Path:
         pytest.param(
             FaultyJob(item="if index == 1234: raise OSError('unreadable')", items=2000),
             ("Item 1234 of the dataset", "OSError: unreadable"),
+            marks=pytest.mark.soak,
             id="a-late-item-raises",
         ),
         pytest.param(
@@ -239,11 +240,13 @@ def fresh_home(desk: Desk) -> Path:
         pytest.param(
             FaultyJob(loss="if ON_A_DEVICE: return output.sum(1)"),
             ("The loss returned a tensor of shape (4,)", "{b}", "the mean over its rows"),
+            marks=pytest.mark.soak,
             id="the-loss-is-a-vector-on-a-device",
         ),
         pytest.param(
             FaultyJob(transform="if ON_A_DEVICE: raise ValueError('no colours')"),
             ("tiny.py, line", "ValueError: no colours", "Correct the"),
+            marks=pytest.mark.soak,
             id="the-transform-raises-on-a-device",
         ),
     ],

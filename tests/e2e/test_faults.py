@@ -108,12 +108,16 @@ class SlowState(collections.defaultdict):
     ("job", "groups", "when"),
     [
         pytest.param(FaultyJob(), ALONE, "load job", id="export"),
-        pytest.param(FaultyJob(model=SLEEP), ALONE, "sleeping", id="building-the-model"),
-        pytest.param(FaultyJob(dataset=SLEEP), ALONE, "sleeping", id="opening-the-dataset"),
+        pytest.param(FaultyJob(model=SLEEP), ALONE, "sleeping", marks=pytest.mark.soak, id="building-the-model"),
+        pytest.param(FaultyJob(dataset=SLEEP), ALONE, "sleeping", marks=pytest.mark.soak, id="opening-the-dataset"),
         pytest.param(FaultyJob(top=SLEEP_ON_A_DEVICE), ALONE, "start workers", id="preparing"),
         pytest.param(ENDLESS_JOB, TWO_STAGES, FIRST_ROUND, id="rounds"),
         pytest.param(
-            FaultyJob(top=SLOW_STATE, optimizer="made.state = SlowState(dict)"), ALONE, "  train ", id="gathering"
+            FaultyJob(top=SLOW_STATE, optimizer="made.state = SlowState(dict)"),
+            ALONE,
+            "  train ",
+            marks=pytest.mark.soak,
+            id="gathering",
         ),
     ],
 )

@@ -234,6 +234,7 @@ def test_what_hinders_is_one_message_and_hurts_nothing(cluster: ThrowawayCluster
     assert_same_bits(training.output, uninterrupted(cluster, training, tmp_path / "whole"))
 
 
+@pytest.mark.soak
 def test_one_without_a_whole_checkpoint_begins_anew(cluster: ThrowawayCluster, tmp_path: Path) -> None:
     training = Training(cluster, tmp_path, dataclasses.replace(CNN, epochs=1))
     training.killed_at(kill_at=0)

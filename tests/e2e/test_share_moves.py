@@ -47,7 +47,9 @@ def shares(plan: Plan) -> list[dict[str, int]]:
     return [dict(stage.shares) for stage in plan.stages]
 
 
-@pytest.mark.parametrize("optimizer", [small_job.SGD, small_job.ADAMW], ids=["sgd", "adamw"])
+@pytest.mark.parametrize(
+    "optimizer", [small_job.SGD, pytest.param(small_job.ADAMW, marks=pytest.mark.soak)], ids=["sgd", "adamw"]
+)
 def test_the_weights_are_those_of_a_plain_loop(
     cluster: ThrowawayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:

@@ -1,0 +1,88 @@
+"""Devices that are given back stay so, whatever is still being asked of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from edgeswarm.config import Folders
+from edgeswarm.security.authority import CertificateAuthority
+from edgeswarm.security.certificates import Role
+from edgeswarm.security.identity import Identity
+from edgeswarm.wire.v1 import agent_pb2
+from edgeswarm_coordinator.agents import AgentLink
+from edgeswarm_coordinator.options import DiscoveryOptions
+from edgeswarm_coordinator.progress import Progress
+from edgeswarm_coordinator.reserving import Devices
+from edgeswarm_coordinator.supervision import Supervision
+
+from .stand_in_agent import StandInAgent
+
+NAME = "nano-1-000001"
+SECONDS = 10.0
+
+
+@dataclass
+class Reserved:
+    """One agent that is reserved."""
+
+    agent: StandInAgent
+    devices: Devices
+    link: AgentLink
+
+
+@pytest.fixture
+def reserved(folders: Folders, authority: CertificateAuthority) -> Iterator[Reserved]:
+    with ExitStack() as stack:
+        agent = stack.enter_context(StandInAgent.of(authority, NAME))
+        devices = Devices(
+            job=agent_pb2.JobReference(job_id="job", term=1, epoch=1),
+            identity=Identity.load(folders.operator_dir, role=Role.OPERATOR),
+            folders=folders,
+            progress=Progress(lambda _: None),
+            supervision=Supervision(cancel=threading.Event()),
+        )
+        stack.callback(devices.close, reason="the test is over")
+        links = devices.find(DiscoveryOptions(peers=(agent.address,), mdns=False))
+        devices.reserve(links)
+        yield Reserved(agent, devices, links[NAME])
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_device_tells_whether_it_has_the_files(reserved: Reserved) -> None:
+    assert reserved.devices.has_bundle(reserved.link, "known")
+    assert not reserved.devices.has_bundle(reserved.link, "new")
+
+
+def test_one_that_was_given_back_is_not_asked_again(reserved: Reserved) -> None:
+    """The question reserves it: it would be taken, and nobody would watch."""
+    reserved.devices.free([NAME], reason="enough")
+    assert reserved.devices.has_bundle(reserved.link, "new")
+    assert (reserved.agent.reserved, reserved.agent.released) == (["job"], ["job"])
+
+
+def test_a_release_waits_for_a_question_under_way(reserved: Reserved) -> None:
+    agent, devices = reserved.agent, reserved.devices
+    agent.may_answer.clear()
+    asking = threading.Thread(target=devices.has_bundle, args=(reserved.link, "new"))
+    asking.start()
+    wait_until(lambda: len(agent.reserved) == 2)
+    freeing = threading.Thread(target=devices.free, args=([NAME],), kwargs={"reason": "enough"})
+    freeing.start()
+    freeing.join(0.3)
+    assert agent.released == []
+    agent.may_answer.set()
+    for thread in (asking, freeing):
+        thread.join(SECONDS)
+    assert agent.released == ["job"]
