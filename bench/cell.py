@@ -86,18 +86,30 @@ def written_job(folder: Path, model: str, **settings: Any) -> Path:
     return path
 
 
-def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[PlanningInstance, dict[str, float]]:
+@dataclass(frozen=True)
+class Profiling:
+    """What devices measured. seconds: in which layers were timed, by the device that stands for its class; PROFILED_AGAIN once
+    more for all, by what is known then. slowness: of the machine meanwhile (bench/testbed/speed.py), by the same names: where it
+    differs, one class seems slower beside another than it is.
+    """
+
+    instance: PlanningInstance
+    seconds: dict[str, float]
+    slowness: dict[str, float | None]
+
+
+def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
     """Profiles one class of devices after the other, each while the other devices compute as in a training.
 
     All at once they would spoil each other's caches more than a training does, and alone they would be faster than in one.
-    Those with least memory come first, since what all are asked to time depends on them. Beside the instance: seconds in which
-    layers were timed, by the device that stands for its class; PROFILED_AGAIN once more for all, by what is known then.
+    Those with least memory come first, since what all are asked to time depends on them.
     """
     of_class: dict[float, str] = {}
     for device in sorted(cluster.bed.environment.devices, key=lambda device: (device.memory_bytes, -device.cores)):
         of_class.setdefault(device.cores, device.name)
     chosen = tuple(of_class.values())
     seconds: dict[str, float] = {}
+    slow: dict[str, float | None] = {}
 
     def measured(some: TrainOptions, name: str) -> PlanningInstance:
         seconds[name] = 0.0
@@ -105,6 +117,8 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
         def listen(event: Event) -> None:
             if isinstance(event, StepDone) and event.step == PROFILE_LAYERS:
                 seconds[name] = event.seconds
+                end = time.monotonic()
+                slow[name] = slowness(SPEED_LOGS, end - event.seconds, end)
 
         return make_plan_for_job(some, folders=cluster.folders, listener=listen)[1]
 
@@ -116,7 +130,7 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> tuple[Plannin
         # Too few devices for a plan: what was measured is kept.
         with cluster.accompanied(others), contextlib.suppress(EdgeswarmError):
             measured(some, name)
-    return measured(options, PROFILED_AGAIN), seconds
+    return Profiling(measured(options, PROFILED_AGAIN), seconds, slow)
 
 
 def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) -> dict[str, Any]:

@@ -78,15 +78,16 @@ class OnBed:
         cache = self._cluster.folders.cache_dir
         shutil.rmtree(cache, ignore_errors=True)
         begin = time.monotonic()
-        found, seconds = profile_in_turn(self._cluster, self._options(rounds=self._effort.rounds))
+        profiling = profile_in_turn(self._cluster, self._options(rounds=self._effort.rounds))
         slow = slowness(SPEED_LOGS, begin, time.monotonic())
         names = {node_id: name for name, node_id in self._node_ids.items()}
         profiles = Profiles.from_json(json.loads((cache / FILE_NAME).read_text()))
         links = {(names[sender], names[receiver]): link for (sender, receiver), link in profiles.links.items()}
-        instance = with_names(found, names)
+        instance = with_names(profiling.instance, names)
         return instance, {
-            "seconds": seconds,
+            "seconds": profiling.seconds,
             "slowness": slow,
+            "slowness_by_class": profiling.slowness,
             "instance": instance_to_json(instance),
             "profiles": replace(profiles, links=links).to_json(),
         }

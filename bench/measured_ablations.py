@@ -55,7 +55,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
         node_ids = {name: cluster.node_id(name) for name in cluster.names}
         if not document:
             say(f"{cell.name}: profiles")
-            instance, _ = profile_in_turn(cluster, options)
+            instance = profile_in_turn(cluster, options).instance
             document = new_document(cell, with_names(instance, {node_id: name for name, node_id in node_ids.items()}))
             keep(path, document)
         for name in missing(document):

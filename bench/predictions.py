@@ -99,10 +99,16 @@ def measure(cell: Cell, folder: Path, *, planners: Sequence[str] = PLANS, repeat
             say(f"{cell.name}: profiles")
             shutil.rmtree(cluster.folders.cache_dir, ignore_errors=True)
             begin = time.monotonic()
-            instance, seconds = profile_in_turn(cluster, options)
+            profiling = profile_in_turn(cluster, options)
+            instance = profiling.instance
             slow = slowness(SPEED_LOGS, begin, time.monotonic())
             profiles = json.loads((cluster.folders.cache_dir / FILE_NAME).read_text())
-            told = {"seconds": seconds, "slowness": slow, "instance": instance_to_json(instance), "profiles": profiles}
+            told = {
+                "seconds": profiling.seconds,
+                "slowness": slow,
+                "instance": instance_to_json(instance),
+                "profiles": profiles,
+            }
             document["profilings"].append(told)
             return instance
 

@@ -78,7 +78,7 @@ def _measure_count(document: dict[str, Any], count: int, wanted: Sequence[tuple[
         if known.exists():  # of one nano as of eight
             cache.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(known, cache)
-        instance, _ = profile_in_turn(cluster, options)
+        instance = profile_in_turn(cluster, options).instance
         shutil.copy(cache, known)
         for repeat, planner in wanted:
             say(f"{model}, {count} devices: {planner}, {repeat + 1}")

@@ -10,9 +10,9 @@ import pytest
 
 from bench import measured_ablations
 from bench.ablated_plans import variants
+from bench.cell import Profiling
 from bench.measured_ablations import cell_of, measure, measured_report, missing, new_document, trained_as, with_names
 from edgeswarm.plan import Plan
-from edgeswarm.profile import PlanningInstance
 from tests.coordinator.planner.instances import make_instance
 
 UNEQUAL = make_instance((1.0, 2.0, 1.0, 2.0), slower=(1.0, 2.0, 4.0), param_bytes=10_000, bandwidth=2000.0)
@@ -54,10 +54,10 @@ class Training:
         self.trained: list[Plan] = []
         self.breaks_at = -1
 
-    def profile(self, cluster: Bed, options: object) -> tuple[PlanningInstance, dict[str, float]]:
+    def profile(self, cluster: Bed, options: object) -> Profiling:
         self.profiled += 1
         ids = {name: f"{short}-{Bed.made:06x}" for name, short in NAMES.items()}
-        return with_names(UNEQUAL, ids), {}
+        return Profiling(with_names(UNEQUAL, ids), {}, {})
 
     def run(self, cluster: Bed, options: object, plan: Plan, folder: Path) -> dict[str, Any]:
         if len(self.trained) == self.breaks_at:
