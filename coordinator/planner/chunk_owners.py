@@ -61,12 +61,17 @@ def owners_in(
     replicas = [
         Replica(
             instance.profile_of(device).overheads,
-            min(min(rates[place][peer], rates[peer][place]) for peer in places if peer != place),
+            slowest_link(rates, place, places),
         )
         for device, place in zip(devices, places, strict=True)
     ]
     chosen = choose_owners(replicas, float(instance.model.gradient_bytes(first_layer, end_layer)))
     return tuple(devices[place] for place in chosen)
+
+
+def slowest_link(rates: Sequence[Sequence[float]], place: int, group: Sequence[int]) -> float:
+    """Bytes per second, from one device to the others of its group and from them. rates[from][to]."""
+    return min(min(rates[place][peer], rates[peer][place]) for peer in group if peer != place)
 
 
 def with_owners(instance: PlanningInstance, plan: Plan) -> Plan:

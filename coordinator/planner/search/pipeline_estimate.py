@@ -16,6 +16,7 @@ from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, MOST_PIECES, bucket_by
 from edgeswarm.profile import FloatArray
 from edgeswarm.samples import split_micro_batch
 
+from ..chunk_owners import slowest_link
 from .candidate import Candidate, CandidateStage
 from .pipeline_batch import PipelineBatch, follow
 from .problem import SearchProblem
@@ -160,12 +161,7 @@ class PipelineEstimator:
         factor, handling = 0.0, 0.0
         for device in stage.devices:
             does = traffic(size, len(owners), is_owner=device in owners)
-            rate = min(
-                min(problem.links[device][peer], problem.links[peer][device])
-                for peer in stage.devices
-                if peer != device
-            )
-            factor = max(factor, does.sent / rate)
+            factor = max(factor, does.sent / slowest_link(problem.links, device, stage.devices))
             each = problem.profiles[problem.class_of[device]].overheads
             frames = pieces * (does.frames + does.waits)
             handling = max(handling, frames * each.frame_seconds + 2 * does.sent * gradients * each.byte_seconds)

@@ -10,7 +10,7 @@ import numpy as np
 from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
-from ..chunk_owners import Replica, choose_owners
+from ..chunk_owners import owners_in
 from ..passing_memory import PassingMemory, passing_table
 from .kinds import canonical_order, interchangeable_kinds
 
@@ -97,15 +97,9 @@ class SearchProblem:
         group = tuple(sorted(devices))
         key = (group, self.gradient_bytes[end] - self.gradient_bytes[first])
         if key not in self._owners:
-            links = self.links
-            replicas = [
-                Replica(
-                    self.profiles[self.class_of[device]].overheads,
-                    min(min(links[device][peer], links[peer][device]) for peer in group if peer != device),
-                )
-                for device in group
-            ]
-            self._owners[key] = tuple(group[place] for place in choose_owners(replicas, key[1]))
+            names = tuple(self.instance.device_names[device] for device in group)
+            chosen = owners_in(self.instance, names, first_layer=first, end_layer=end)
+            self._owners[key] = tuple(self.instance.index_of[name] for name in chosen)
         return self._owners[key]
 
     def largest_share(self, device: int, first: int, end: int, in_flight: int) -> int:
