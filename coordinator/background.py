@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+_IMPORT_SECONDS = 60.0  # torch from a cold, slow disk
+_LOOK_SECONDS = 0.02
 
 Result = TypeVar("Result")
 
@@ -58,9 +63,37 @@ class Task(Generic[Result]):
         """End the task at the next Python instruction that it runs; True when it has ended within `wait_seconds`.
 
         A thread within a long call of C code (a matrix product, a blocking read) sees it only when that call returns.
+        An import is let finish first: a library's C++ that imports (torch's does) takes any exception there for the end
+        of the process, and a library left half imported stays so for whoever needs it next.
         """
-        identifier = self._thread.ident
-        if not self.done and identifier is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(identifier), ctypes.py_object(Abandoned))
-            self._thread.join(wait_seconds)
+        imports_until = time.monotonic() + _IMPORT_SECONDS
+        while not self.done and not self._interrupt():
+            if time.monotonic() > imports_until:
+                return False
+            self._thread.join(_LOOK_SECONDS)
+        self._thread.join(wait_seconds)
         return self.done
+
+    def _interrupt(self) -> bool:
+        """Raise `Abandoned` in the thread, unless it is importing; False then."""
+        identifier = self._thread.ident
+        assert identifier is not None, "the thread was started when the task was made"
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(_IMPORT_SECONDS)  # the thread doesn't begin an import between our look and our act
+        try:
+            if _is_importing(identifier):
+                return False
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(identifier), ctypes.py_object(Abandoned))
+            return True
+        finally:
+            sys.setswitchinterval(interval)
+
+
+def _is_importing(thread_identifier: int) -> bool:
+    """Whether a thread is inside an `import` statement, however deep. A job's own file isn't imported so, but executed."""
+    frame = sys._current_frames().get(thread_identifier)
+    while frame is not None:
+        if frame.f_code.co_name == "_find_and_load" and frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False

@@ -59,8 +59,6 @@ class Supervision:
 
     on_action: called likewise with a device and what its worker has begun to do, as it says itself.
 
-    on_action: called likewise with a device and what its worker has begun to do, as it says itself.
-
     own_check: looked at now and then; returns an error of this machine's own helpers (the data service), or None.
     """
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +35,28 @@ def test_an_abandoned_task_ends_at_its_next_instruction() -> None:
     assert task.abandon(wait_seconds=10)
     assert isinstance(task.error, Abandoned)
     assert task.abandon(wait_seconds=0)
+
+
+def test_a_task_that_imports_ends_after_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C++ that imports (torch's initialisation) ends the process when an exception comes out of the import."""
+    inside, go = threading.Event(), threading.Event()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "slow_import", (inside, go), raising=False)
+    (tmp_path / "imports_slowly.py").write_text(
+        "import sys\ninside, go = sys.slow_import\ninside.set()\nwhile not go.is_set():\n    pass\nDONE = True\n"
+    )
+
+    def count() -> None:
+        importlib.import_module("imports_slowly")
+        while True:
+            pass
+
+    task = Task(count, name="imports")
+    assert inside.wait(10)
+    abandoning = Task(lambda: task.abandon(wait_seconds=10), name="abandons")
+    with pytest.raises(TimeoutError):
+        abandoning.result(0.2)
+    go.set()
+    assert abandoning.result(10)
+    assert isinstance(task.error, Abandoned)
+    assert sys.modules.pop("imports_slowly").DONE
