@@ -108,7 +108,7 @@ def _equal_shares(plan: Plan) -> Plan:
         count = len(stage.shares)
         part, rest = divmod(plan.micro_batch, count)
         shares = {name: part + (place < rest) for place, name in enumerate(stage.shares)}
-        return replace(stage, shares={name: share for name, share in shares.items() if share})
+        return replace(stage, shares={name: share for name, share in shares.items() if share}, passes={})
 
     return replace(plan, stages=tuple(map(equal, plan.stages)), idle=(), backup={}, predicted=None)
 
@@ -125,7 +125,7 @@ def _shared_by_speed(instance: PlanningInstance, plan: Plan) -> Plan | None:
             return None
         shares = costs.shares_of(stage.first_layer, stage.end_layer)
         kept = {name: share for name, share in zip(stage.shares, shares, strict=True) if share}
-        stages.append(replace(stage, shares=kept))
+        stages.append(replace(stage, shares=kept, passes={}))
         first_device = end_device
     return replace(plan, stages=tuple(stages), idle=(), backup={}, predicted=None)
 

@@ -42,6 +42,7 @@ def with_node_ids(plan: Plan, node_ids: Mapping[str, str]) -> Plan:
                 stage,
                 shares={node_ids[name]: share for name, share in stage.shares.items()},
                 owners=tuple(node_ids[name] for name in stage.owners),
+                passes={node_ids[name]: passes for name, passes in stage.passes.items()},
             )
             for stage in plan.stages
         ),

@@ -7,6 +7,12 @@ A round of a plan with two stages, the first one replicated over two devices (mi
     stage 1, layers [4, 9)      ----------- device c -----------
 
 The order of the replicas is the order of `Stage.shares`: the first replica takes the first samples.
+
+Where a stage is the whole model, a replica may compute its share in passes, forward and backward of one after the other. What a
+pass saved is free for the next one, and each device takes as many samples at once as suit it (shares 6 and 2, a's in 3):
+
+    device a    f f b b  f f b b  f f b b
+    device b    f  f  b  b
 """
 
 from __future__ import annotations
@@ -32,7 +38,10 @@ class Stage:
     shares: samples of each micro-batch by device; its order is the order of the replicas and of their sample intervals.
     in_flight: K, how many micro-batches may be forward and not yet backward.
     owners: the replicas that add up gradients for the group, a chunk each (chunk_owners.py); all of them where none is named.
-    Raises ValueError for an empty run of layers, an empty group, a share below 1, an in_flight below 1 or a strange owner.
+    passes: in how many passes a replica computes its share of a micro-batch, by device; 1 where it isn't named. Of a smaller
+    micro-batch it computes no more at once, in fewer passes.
+    Raises ValueError for an empty run of layers, an empty group, a share below 1, an in_flight below 1, a strange owner, or
+    passes of a device without a share, below 1 or above its share.
     """
 
     first_layer: int
@@ -40,9 +49,11 @@ class Stage:
     shares: Mapping[str, int]
     in_flight: int
     owners: tuple[str, ...] = ()
+    passes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shares", dict(self.shares))
+        object.__setattr__(self, "passes", dict(self.passes))
         object.__setattr__(self, "owners", tuple(self.owners))
         if not 0 <= self.first_layer < self.end_layer:
             raise ValueError(f"layers [{self.first_layer}, {self.end_layer}) hold no layer")
@@ -58,6 +69,13 @@ class Stage:
             raise ValueError(f"owners names {strangers[0]}, which has no share of the stage")
         if len(set(self.owners)) < len(self.owners):
             raise ValueError("owners names a device twice")
+        for device, passes in self.passes.items():
+            if device not in self.shares:
+                raise ValueError(f"passes names {device}, which has no share of the stage")
+            if not 1 <= passes <= self.shares[device]:
+                raise ValueError(
+                    f"passes of {device} is {passes}; it must be from 1 to its share, {self.shares[device]}"
+                )
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -68,6 +86,13 @@ class Stage:
     def chunk_owners(self) -> tuple[str, ...]:
         """Those named, or else all replicas."""
         return self.owners or self.devices
+
+    def passes_of(self, device: str) -> int:
+        return self.passes.get(device, 1)
+
+    def at_once(self, device: str) -> int:
+        """Samples that a replica has in one forward and backward, at most."""
+        return -(-self.shares[device] // self.passes_of(device))
 
     @property
     def replicated(self) -> bool:
@@ -164,6 +189,8 @@ class Plan:
             yield f"schedule is {self.schedule!r}; known: {', '.join(SCHEDULES)}"
         if not self.stages:
             yield "stages is empty; a plan has at least one stage"
+        if len(self.stages) > 1 and any(stage.passes for stage in self.stages):
+            yield "passes are for a plan of one stage; between stages micro-batches do the same"
         next_layer = 0
         holder: dict[str, int] = {}
         for index, stage in enumerate(self.stages):
@@ -287,6 +314,7 @@ class Plan:
                     "shares": dict(stage.shares),
                     "in_flight": stage.in_flight,
                     **({"owners": list(stage.owners)} if stage.owners else {}),
+                    **({"passes": dict(stage.passes)} if stage.passes else {}),
                 }
                 for stage in self.stages
             ],
@@ -350,6 +378,7 @@ def _invalid_field(problem: str) -> EdgeswarmError:
 def _stage_from_json(fields: Fields, *, default_in_flight: int) -> Stage:
     shares_fields = fields.section("shares")
     shares = {device: shares_fields.integer(device, minimum=1) for device in shares_fields.names()}
+    passes = fields.optional_section("passes")
     in_flight = fields.optional_integer("in_flight", minimum=1)
     try:
         return Stage(
@@ -358,6 +387,7 @@ def _stage_from_json(fields: Fields, *, default_in_flight: int) -> Stage:
             shares=shares,
             in_flight=default_in_flight if in_flight is None else in_flight,
             owners=fields.texts("owners", optional=True),
+            passes={} if passes is None else {device: passes.integer(device, minimum=1) for device in passes.names()},
         )
     except ValueError as error:
         raise fields.error(str(error)) from None

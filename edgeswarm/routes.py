@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from .plan import Plan, Stage
-from .samples import Interval, micro_batch_sizes, overlaps, split_micro_batch
+from .samples import Interval, micro_batch_sizes, overlaps, split_in_passes, split_micro_batch
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,13 @@ class MicroBatchRoute:
 
     interval: the samples it takes. upstream, downstream: with whom it shares samples in the stage before and after, in
     the order of those stages' replicas; frames go along these, forward to `downstream`, backward to `upstream`.
+    passes: the interval in parts, computed one after another.
     """
 
     interval: Interval
     upstream: tuple[tuple[str, Interval], ...]
     downstream: tuple[tuple[str, Interval], ...]
+    passes: tuple[Interval, ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ class Routes:
             return None
         before = {} if self.is_first else self._intervals(self.stage_index - 1, size)
         after = {} if self.is_last else self._intervals(self.stage_index + 1, size)
-        return MicroBatchRoute(interval, tuple(overlaps(interval, before)), tuple(overlaps(interval, after)))
+        passes = split_in_passes(interval, at_once=self.stage.at_once(self.device), least_batch=self.least_batch)
+        return MicroBatchRoute(interval, tuple(overlaps(interval, before)), tuple(overlaps(interval, after)), passes)
 
     def peers_to_send_to(
         self, round_samples: Collection[int], *, tied: Sequence[TiedTensor] = (), exchanges_totals: bool = False

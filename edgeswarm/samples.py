@@ -131,6 +131,17 @@ def _give_away(name: str, amounts: dict[str, int], shares: Mapping[str, int]) ->
         amounts[name] -= moved
 
 
+def split_in_passes(interval: Interval, *, at_once: int, least_batch: int = 1) -> tuple[Interval, ...]:
+    """An interval in parts of nearly one size, of at most `at_once` samples, the larger ones first.
+
+    In fewer and larger parts where one would have less than `least_batch`.
+    """
+    passes = max(1, min(-(-interval.size // at_once), interval.size // least_batch))
+    size, over = divmod(interval.size, passes)
+    ends = [interval.first + size * (index + 1) + min(index + 1, over) for index in range(passes)]
+    return tuple(Interval(first, end) for first, end in zip([interval.first, *ends], ends, strict=False))
+
+
 def overlaps(mine: Interval, theirs: Mapping[str, Interval]) -> list[tuple[str, Interval]]:
     """Who of another stage shares samples with `mine`, and which: one frame each, in the order of `theirs`."""
     return [(name, shared) for name, interval in theirs.items() if (shared := mine.overlap(interval)) is not None]

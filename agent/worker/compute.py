@@ -3,7 +3,8 @@
     inputs --> [ stage ] --> outputs               (forward; at the last stage the loss after it)
     input gradients <-- [ stage ] <-- gradients    (backward)
 
-Where inputs and gradients come from and go to is the exchange's business.
+Where inputs and gradients come from and go to is the exchange's business. A stage that is the whole model may have its samples
+in passes: all of them but the last one's backward are part of the forward, whose end nobody waits for.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from edgeswarm.model.draws import DrawKey
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.structure import unflatten
 from edgeswarm.routes import Routes
+from edgeswarm.samples import Interval
 from edgeswarm.schedule.policy import Action, ActionKind
 
 from .backward import edges_of, run_backward
@@ -55,6 +57,7 @@ class StageCompute:
     """Runs actions. One object an epoch; `begin_round` before each round.
 
     feed: this replica's samples where the stage is the first or the last one. loss: the job's, at the last stage.
+    after_forward: called after each forward of the module.
     """
 
     module: StageModule
@@ -63,6 +66,7 @@ class StageCompute:
     shared: EpochContext
     loss: LossFunction
     feed: SampleFeed | None = None
+    after_forward: Callable[[], None] = lambda: None
     totals: LossTotals = field(default_factory=LossTotals)
     _round: int = 0
     _in_flight: dict[int, _InFlight] = field(default_factory=dict)
@@ -84,8 +88,24 @@ class StageCompute:
     # --- forward ------------------------------------------------------------------------------------------------
 
     def _forward(self, micro_batch: int) -> None:
-        interval = self.exchange.route(micro_batch).interval
-        inputs, samples = self._inputs(micro_batch)
+        route = self.exchange.route(micro_batch)
+        samples = self._samples(micro_batch)
+        for interval in route.passes[:-1]:
+            part = samples.rows(interval.first - route.interval.first, interval.end - route.interval.first)
+            held, _ = self._forward_of(micro_batch, interval, stage_inputs(self.module, part), part)
+            self._backward_of(micro_batch, held)
+            del held
+        last = route.passes[-1]
+        if last != route.interval:
+            samples = samples.rows(last.first - route.interval.first, last.end - route.interval.first)
+        inputs = stage_inputs(self.module, samples) if self.routes.is_first else self._inputs(micro_batch)
+        self._in_flight[micro_batch], outputs = self._forward_of(micro_batch, last, inputs, samples)
+        self.exchange.send_outputs(micro_batch, outputs)
+
+    def _forward_of(
+        self, micro_batch: int, interval: Interval, inputs: list[torch.Tensor], samples: Batch
+    ) -> tuple[_InFlight, Sequence[torch.Tensor]]:
+        """Forward of an interval of a micro-batch: what its backward needs, and the outputs."""
         with self.shared.clock.part(FORWARD):
             self.shared.progress.set(f"forward of micro-batch {micro_batch}")
             with self.shared.stretched():
@@ -94,21 +114,23 @@ class StageCompute:
                 held = _InFlight(inputs, edges_of(outputs))
                 if self.routes.is_last:
                     held.loss = self._loss(outputs, samples, interval.size)
-        self._in_flight[micro_batch] = held
-        self.exchange.send_outputs(micro_batch, outputs)
+        self.after_forward()
+        return held, outputs
 
-    def _inputs(self, micro_batch: int) -> tuple[list[torch.Tensor], Batch]:
-        batch = Batch()
-        if self.feed is not None:
-            self.shared.progress.set(WAITING + "samples")
-            with self.shared.clock.part(WAITING + "samples"):
-                batch = self.feed.get(self._round, micro_batch)
-        if self.routes.is_first:
-            return stage_inputs(self.module, batch), batch
+    def _samples(self, micro_batch: int) -> Batch:
+        """Of the first and the last stage."""
+        if self.feed is None:
+            return Batch()
+        self.shared.progress.set(WAITING + "samples")
+        with self.shared.clock.part(WAITING + "samples"):
+            return self.feed.get(self._round, micro_batch)
+
+    def _inputs(self, micro_batch: int) -> list[torch.Tensor]:
+        """What the stage before sent."""
         inputs = self.module.arranged(self.exchange.take_inputs(micro_batch))
         for tensor, value in zip(inputs, self.module.graph.inputs, strict=True):
             tensor.requires_grad_(value.requires_grad)
-        return inputs, batch
+        return inputs
 
     def _loss(self, outputs: Sequence[torch.Tensor], samples: Batch, batch: int) -> torch.Tensor:
         """The loss summed over this replica's samples: gradients stay sums until the step."""
@@ -138,6 +160,11 @@ class StageCompute:
 
     def _backward(self, micro_batch: int) -> None:
         held = self._in_flight.pop(micro_batch)
+        self._backward_of(micro_batch, held)
+        if not self.routes.is_first:
+            self.exchange.send_gradients(micro_batch, {index: tensor.grad for index, tensor in enumerate(held.inputs)})
+
+    def _backward_of(self, micro_batch: int, held: _InFlight) -> None:
         roots: list[torch.Tensor | GradientEdge] = []
         gradients: list[torch.Tensor | None] = []
         if self.routes.is_last:
@@ -155,8 +182,6 @@ class StageCompute:
             with self.shared.stretched():
                 if roots:
                     run_backward(roots, gradients)
-        if not self.routes.is_first:
-            self.exchange.send_gradients(micro_batch, {index: tensor.grad for index, tensor in enumerate(held.inputs)})
 
 
 def _shown(value: object) -> str:

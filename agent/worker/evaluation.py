@@ -26,6 +26,7 @@ from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.model.structure import unflatten
 from edgeswarm.routes import Routes
+from edgeswarm.samples import Interval
 from edgeswarm.schedule.policy import Action, ActionKind
 from edgeswarm.wire.frames import FrameKind
 from edgeswarm.wire.v1 import agent_pb2
@@ -150,8 +151,21 @@ class StageEvaluation:
                 self._exchange.send_gradients(action.micro_batch, {})
 
     def _forward(self, micro_batch: int) -> None:
-        interval = self._exchange.route(micro_batch).interval
-        inputs, samples = self._inputs(micro_batch)
+        route = self._exchange.route(micro_batch)
+        samples = self._samples(micro_batch)
+        for interval in route.passes:
+            part = samples.rows(interval.first - route.interval.first, interval.end - route.interval.first)
+            if self._routes.is_first:
+                inputs = stage_inputs(self.module, part)
+            else:
+                inputs = self.module.arranged(self._exchange.take_inputs(micro_batch))
+            outputs = self._forward_of(micro_batch, interval, inputs, part)
+        # Only a stage that is the whole model has passes, and it sends nothing.
+        self._exchange.send_outputs(micro_batch, outputs)
+
+    def _forward_of(
+        self, micro_batch: int, interval: Interval, inputs: list[torch.Tensor], samples: Batch
+    ) -> Sequence[torch.Tensor]:
         with self._shared.clock.part(FORWARD):
             self._shared.progress.set(f"{ACTIVITY}forward of micro-batch {micro_batch}")
             with self._shared.stretched():
@@ -160,16 +174,13 @@ class StageEvaluation:
                 outputs = self.module.forward(interval.size, inputs, draw=draw, check_halt=self._shared.switch.check)
                 if self._routes.is_last:
                     self._measure(outputs, samples, rows=interval.size)
-        self._exchange.send_outputs(micro_batch, outputs)
+        return outputs
 
-    def _inputs(self, micro_batch: int) -> tuple[list[torch.Tensor], Batch]:
-        batch = Batch()
-        if self._feed is not None:
-            self._shared.progress.set(f"{ACTIVITY}{WAITING}samples")
-            batch = self._feed.get(self._round, micro_batch)
-        if self._routes.is_first:
-            return stage_inputs(self.module, batch), batch
-        return self.module.arranged(self._exchange.take_inputs(micro_batch)), batch
+    def _samples(self, micro_batch: int) -> Batch:
+        if self._feed is None:
+            return Batch()
+        self._shared.progress.set(f"{ACTIVITY}{WAITING}samples")
+        return self._feed.get(self._round, micro_batch)
 
     def _measure(self, outputs: Sequence[torch.Tensor], samples: Batch, *, rows: int) -> None:
         output = unflatten(self.module.graph.output_structure, outputs)

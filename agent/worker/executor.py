@@ -70,6 +70,7 @@ class StageExecutor:
             wire_dtype=self._shared.wire_dtype,
         )
         self._merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
+        compute.after_forward = lambda: self._merger.add(module.take_batch_statistics())
         not_counted = {tensor.name for tensor in tied if tensor.owner != routes.stage_index}
         self._tied_names = [tensor.name for tensor in tied]
         self._counted_names = [name for name, _ in trainable if name not in not_counted]
@@ -120,11 +121,9 @@ class StageExecutor:
             if action == Action(ActionKind.BACKWARD, micro_batches[-1]):
                 self._reducer.arm()
             self._compute.run(action)
-            if action.kind is ActionKind.FORWARD:
-                self._merger.add(self._module.take_batch_statistics())
-                if action.micro_batch == micro_batches[-1]:
-                    statistics.copy_(self._merger.to_vector())
-                    self._reduce_beside(statistics)
+            if action == Action(ActionKind.FORWARD, micro_batches[-1]):
+                statistics.copy_(self._merger.to_vector())
+                self._reduce_beside(statistics)
 
         if not micro_batches:
             self._reduce_beside(statistics)

@@ -57,6 +57,10 @@ class Batch:
     targets: Any = None
     indices: tuple[int, ...] = ()
 
+    def rows(self, first: int, end: int) -> Batch:
+        """Its samples first <= i < end."""
+        return Batch(_rows(self.inputs, first, end), _rows(self.targets, first, end), self.indices[first:end])
+
 
 class SampleFeed:
     """Fetches in a thread of its own what `requests` names, in that order, up to `ahead` micro-batches before its use.
@@ -262,6 +266,14 @@ def bytes_of(value: Any) -> int:
     if isinstance(value, Mapping):
         return sum(map(bytes_of, value.values()))
     return sum(map(bytes_of, value)) if isinstance(value, (tuple, list)) else 0
+
+
+def _rows(value: Any, first: int, end: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value[first:end]
+    if isinstance(value, Mapping):
+        return {key: _rows(item, first, end) for key, item in value.items()}
+    return type(value)(_rows(item, first, end) for item in value) if isinstance(value, (tuple, list)) else value
 
 
 def _package_of(module: str | None) -> str:

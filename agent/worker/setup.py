@@ -192,7 +192,7 @@ class StageEpoch:
         with self._timed("rehearse"):
             self.peak_memory_bytes = rehearse(
                 module,
-                batch=routes.stage.shares[context.device],
+                batch=routes.stage.at_once(context.device),
                 in_flight=min(routes.stage.in_flight, plan.micro_batches),
                 device=context.device,
                 check_halt=self.switch.check,

@@ -86,11 +86,18 @@ def with_owners(instance: PlanningInstance, plan: Plan) -> Plan:
     return replace(plan, stages=tuple(stages))
 
 
-def _seconds(replica: Replica, size: int, owners: int, gradient_bytes: float, *, is_owner: bool) -> float:
-    """Of one replica's links and processor, for all of the stage's gradients."""
+def handling_seconds(overheads: Overheads, *, size: int, owners: int, gradient_bytes: float, is_owner: bool) -> float:
+    """Of one replica's processor, for the frames and bytes of all of a stage's gradients. size: replicas of the group."""
     share = traffic(size, owners, is_owner=is_owner)
     pieces = max(1.0, gradient_bytes / bucket_bytes(size))
-    sent = share.sent * gradient_bytes
-    overheads = replica.overheads
-    handling = pieces * (share.frames + share.waits) * overheads.frame_seconds + 2 * sent * overheads.byte_seconds
+    frames = pieces * (share.frames + share.waits)
+    return frames * overheads.frame_seconds + 2 * share.sent * gradient_bytes * overheads.byte_seconds
+
+
+def _seconds(replica: Replica, size: int, owners: int, gradient_bytes: float, *, is_owner: bool) -> float:
+    """Of one replica's links and processor, for all of the stage's gradients."""
+    sent = traffic(size, owners, is_owner=is_owner).sent * gradient_bytes
+    handling = handling_seconds(
+        replica.overheads, size=size, owners=owners, gradient_bytes=gradient_bytes, is_owner=is_owner
+    )
     return sent / replica.bandwidth + handling

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from edgeswarm.plan import Plan, Prediction, Stage, StagePrediction
 from edgeswarm.profile import PlanningInstance
-from edgeswarm.samples import overlaps, split_micro_batch
+from edgeswarm.samples import Interval, overlaps, split_in_passes, split_micro_batch
 
 from .connection_memory import connection_bytes
 from .passing_memory import passing_bytes
@@ -84,15 +84,25 @@ def in_flight_limit(*, stages_to_end: int, micro_batches: int, most: int | None 
 
 
 def held_bytes(
-    instance: PlanningInstance, *, first_layer: int, end_layer: int, samples: int, in_flight: int, base_bytes: int = 0
+    instance: PlanningInstance,
+    *,
+    first_layer: int,
+    end_layer: int,
+    samples: int,
+    in_flight: int,
+    base_bytes: int = 0,
+    at_once: int | None = None,
 ) -> int:
     """Peak memory of a device: weights, gradients, optimizer state, and the activations of K_p micro-batches (Eq 3);
     beside the paper, what the layers hold while they compute, and frames and samples on their way.
+
+    at_once: samples of one pass; all of them where that isn't said.
     """
+    at_once = samples if at_once is None else at_once
     state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
     weights = instance.model.param_bytes(first_layer, end_layer) * state
-    activations = instance.model.saved_bytes(first_layer, end_layer) * samples * in_flight
-    passing = passing_bytes(instance, first_layer=first_layer, end_layer=end_layer, samples=samples)
+    activations = instance.model.saved_bytes(first_layer, end_layer) * at_once * in_flight
+    passing = passing_bytes(instance, first_layer=first_layer, end_layer=end_layer, samples=samples, at_once=at_once)
     return math.ceil(weights + activations) + base_bytes + passing
 
 
@@ -108,6 +118,7 @@ def plan_memory_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
             samples=share,
             in_flight=min(stage.in_flight, plan.micro_batches),
             base_bytes=instance.devices[instance.index_of[device]].base_bytes,
+            at_once=stage.at_once(device),
         )
         for stage in plan.stages
         for device, share in stage.shares.items()
@@ -154,14 +165,20 @@ def link_step(instance: PlanningInstance, index: int, sender: Stage, receiver: S
 def stage_step(instance: PlanningInstance, index: int, stage: Stage) -> Step:
     """The step of a stage: its slowest replica, forward and backward apart (Eq 8)."""
     layers = (stage.first_layer, stage.end_layer)
-    profiles = [(instance.profile_of(device), share) for device, share in stage.shares.items()]
+    parts = [(instance.profile_of(device), passes_of_share(stage, device)) for device in stage.devices]
     return Step(
         StepKind.STAGE,
         index,
-        forward_seconds=max(profile.forward(share, *layers) for profile, share in profiles),
-        backward_seconds=max(profile.backward(share, *layers) for profile, share in profiles),
+        forward_seconds=max(sum(profile.forward(size, *layers) for size in sizes) for profile, sizes in parts),
+        backward_seconds=max(sum(profile.backward(size, *layers) for size in sizes) for profile, sizes in parts),
         all_reduce_seconds=all_reduce_seconds(instance, stage),
     )
+
+
+def passes_of_share(stage: Stage, device: str, samples: int | None = None, *, least_batch: int = 1) -> list[int]:
+    """Samples of each pass in which a replica computes its share of a micro-batch, or so many samples of a smaller one."""
+    interval = Interval(0, stage.shares[device] if samples is None else samples)
+    return [part.size for part in split_in_passes(interval, at_once=stage.at_once(device), least_batch=least_batch)]
 
 
 def pipeline_steps(instance: PlanningInstance, stages: Sequence[Stage]) -> tuple[Step, ...]:

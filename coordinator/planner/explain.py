@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from edgeswarm.plan import Plan, Prediction, Stage
 from edgeswarm.profile import PlanningInstance
 
+from .cost_model import passes_of_share
 from .prediction import predict
 from .units import readable_bytes, readable_error, readable_seconds
 
@@ -18,12 +19,16 @@ HEADINGS = ("stage", "layers", "device", "samples", "memory", "compute per micro
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One device of a stage. memory and budget in bytes; compute_seconds: forward and backward of one micro-batch."""
+    """One device of a stage. memory and budget in bytes; compute_seconds: forward and backward of one micro-batch.
+
+    passes: in which it computes its samples.
+    """
 
     stage: int
     layers: str
     device: str
     samples: int
+    passes: int
     memory_bytes: int
     budget_bytes: int
     compute_seconds: float
@@ -39,7 +44,7 @@ class DeviceRow:
             str(self.stage),
             self.layers,
             self.device,
-            str(self.samples),
+            str(self.samples) if self.passes == 1 else f"{self.samples} in {self.passes} passes",
             f"{budget} (too much)" if self.over_budget else budget,
             readable_seconds(self.compute_seconds),
         )
@@ -129,16 +134,17 @@ def _headline(plan: Plan) -> str:
 
 def _device_row(instance: PlanningInstance, predicted: Prediction, index: int, stage: Stage, device: str) -> DeviceRow:
     profile = instance.profile_of(device)
-    share = stage.shares[device]
     layers = (stage.first_layer, stage.end_layer)
+    sizes = passes_of_share(stage, device)
     return DeviceRow(
         stage=index,
         layers=layer_text(instance, *layers),
         device=device,
-        samples=share,
+        samples=stage.shares[device],
+        passes=len(sizes),
         memory_bytes=predicted.memory_bytes.get(device, 0),
         budget_bytes=instance.devices[instance.index_of[device]].memory_bytes,
-        compute_seconds=profile.forward(share, *layers) + profile.backward(share, *layers),
+        compute_seconds=sum(profile.forward(size, *layers) + profile.backward(size, *layers) for size in sizes),
     )
 
 

@@ -23,7 +23,9 @@ from edgeswarm.profile import DeviceProfile, PlanningInstance
 from edgeswarm.samples import split_micro_batch
 
 from ..simulator.simulate import round_seconds
+from .cost_model import passes_of_share
 from .prediction import with_prediction
+from .search.in_passes import PassSharing
 from .search.problem import SearchProblem
 from .search.sample_shares import SampleSharing
 
@@ -44,7 +46,7 @@ class MovedShares:
 
 
 def moved_shares(instance: PlanningInstance, plan: Plan, computing_seconds: Mapping[str, float]) -> MovedShares | None:
-    """The plan with shares by speed; None where that brings nothing.
+    """The plan with shares by speed, and of a plan in passes with passes that suit them; None where that brings nothing.
 
     instance: what the plan was made of. computing_seconds: forward and backward of a whole round, by device.
     A stage stays as it is where a replica would get no sample, where memory holds the new shares with a smaller K alone, and
@@ -55,8 +57,8 @@ def moved_shares(instance: PlanningInstance, plan: Plan, computing_seconds: Mapp
     bare = replace(plan, predicted=None)
     before = seconds = round_seconds(shown, bare)
     for place, stage in enumerate(plan.stages):
-        there = _moved(sharing, stage, plan.micro_batch)
-        for moved, least_gain in ((there, LARGE_GAIN), (_half_way(stage, there), LEAST_GAIN_OF_A_STAGE)):
+        there, half_way = _moved_both_ways(sharing, stage, plan)
+        for moved, least_gain in ((there, LARGE_GAIN), (half_way, LEAST_GAIN_OF_A_STAGE)):
             changed = replace(bare, stages=(*bare.stages[:place], moved, *bare.stages[place + 1 :]))
             found = round_seconds(shown, changed)
             if seconds - found >= least_gain * before:
@@ -89,8 +91,9 @@ def _expected_seconds(profile: DeviceProfile, plan: Plan, stage: Stage, device: 
     seconds = 0.0
     for size in plan.micro_batch_sizes():
         samples = split_micro_batch(stage.shares, size, least_batch=least_batch)[device].size
-        seconds += profile.forward(samples, stage.first_layer, stage.end_layer)
-        seconds += profile.backward(samples, stage.first_layer, stage.end_layer)
+        for at_once in passes_of_share(stage, device, samples, least_batch=least_batch):
+            seconds += profile.forward(at_once, stage.first_layer, stage.end_layer)
+            seconds += profile.backward(at_once, stage.first_layer, stage.end_layer)
     return seconds
 
 
@@ -102,8 +105,22 @@ def _times(profile: DeviceProfile, factor: float) -> DeviceProfile:
     return replace(profile, forward_seconds=forward, backward_seconds=backward)
 
 
+def _moved_both_ways(sharing: SampleSharing, stage: Stage, plan: Plan) -> tuple[Stage, Stage]:
+    """The stage with the shares that suit its devices, and half of the way there."""
+    if stage.passes and plan.micro_batches == 1:
+        places = sharing.problem.instance.index_of
+        in_passes = PassSharing(sharing.problem, tuple(places[device] for device in stage.devices))
+        shares = in_passes.shares()
+        if shares is None or min(shares) < max(1, sharing.problem.least_batch):
+            return stage, stage
+        there = in_passes.stage(shares)
+        return there, in_passes.stage(tuple(_half_way(stage.shares, there.shares).values()))
+    there = _moved(sharing, stage, plan.micro_batch)
+    return there, replace(stage, shares=_half_way(stage.shares, there.shares))
+
+
 def _moved(sharing: SampleSharing, stage: Stage, micro_batch: int) -> Stage:
-    if not stage.replicated:
+    if not stage.replicated or stage.passes:  # passes within micro-batches are somebody's choice by hand
         return stage
     places = sharing.problem.instance.index_of
     devices = tuple(places[device] for device in stage.devices)
@@ -113,13 +130,10 @@ def _moved(sharing: SampleSharing, stage: Stage, micro_batch: int) -> Stage:
     return replace(stage, shares=dict(zip(stage.devices, found.shares, strict=True)))
 
 
-def _half_way(stage: Stage, there: Stage) -> Stage:
+def _half_way(here: Mapping[str, int], there: Mapping[str, int]) -> dict[str, int]:
     """Shares in the middle between both; what is lost to rounding goes to those who get more, the first ones first."""
-    shares = {
-        device: min(share, there.shares[device]) + abs(share - there.shares[device]) // 2
-        for device, share in stage.shares.items()
-    }
-    missing = stage.samples - sum(shares.values())
-    for device in sorted(shares, key=lambda device: shares[device] - there.shares[device])[:missing]:
+    shares = {device: min(share, there[device]) + abs(share - there[device]) // 2 for device, share in here.items()}
+    missing = sum(here.values()) - sum(shares.values())
+    for device in sorted(shares, key=lambda device: shares[device] - there[device])[:missing]:
         shares[device] += 1
-    return replace(stage, shares=shares)
+    return shares

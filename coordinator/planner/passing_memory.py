@@ -70,9 +70,23 @@ class PassingMemory:
         return int(min(most, limit))
 
 
-def passing_bytes(instance: PlanningInstance, *, first_layer: int, end_layer: int, samples: int) -> int:
-    """Bytes of one replica that takes `samples` of a micro-batch through layers [first_layer, end_layer)."""
-    return int(passing_of_runs(instance, np.array([first_layer]), np.array([end_layer])).bytes_of(samples)[0])
+def passing_bytes(
+    instance: PlanningInstance, *, first_layer: int, end_layer: int, samples: int, at_once: int | None = None
+) -> int:
+    """Bytes of one replica that takes `samples` of a micro-batch through layers [first_layer, end_layer).
+
+    at_once: samples of one pass, where it takes them in several; frames and the feed hold all of them nevertheless.
+    """
+    runs = passing_of_runs(instance, np.array([first_layer]), np.array([end_layer]))
+    later = samples - (samples if at_once is None else at_once)
+    computing = computing_per_sample(instance, float(runs.per_sample[0]), first_layer, end_layer)
+    return int(runs.bytes_of(samples)[0] - later * computing)
+
+
+def computing_per_sample(instance: PlanningInstance, per_sample: float, first_layer: int, end_layer: int) -> float:
+    """Of what a run of layers holds per sample, what isn't frames."""
+    cuts = instance.model.cut_bytes
+    return per_sample - instance.training.frames_held * float(cuts[first_layer] + cuts[end_layer])
 
 
 def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> PassingMemory:

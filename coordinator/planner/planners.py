@@ -22,6 +22,7 @@ from .connection_memory import connection_bytes
 from .micro_batches import micro_batch_sizes
 from .prediction import with_prediction
 from .search.edgeswarm import plan_by_search
+from .search.in_passes import plan_in_passes
 from .search.seeds import seed_plans
 from .shortage import Shortage, no_plan_fits, one_stage_shortage, pipeline_shortage, plan_shortages
 
@@ -87,7 +88,17 @@ def _edgeswarm(instance: PlanningInstance, sizes: tuple[int, ...]) -> Plan | Non
         others = [_fitting_plan(instance, PLANNERS[name], sizes)[0] for name in LOOK_AT_EVERY_CUT]
         seeds = [plan for plan in others if plan is not None]
         found = plan_by_search(instance, micro_batch=micro_batch, seeds=seeds) if seeds else None
-    return found
+    in_passes = plan_in_passes(instance) if micro_batch is None else None
+    return in_passes if _is_faster(in_passes, found) else found
+
+
+def _is_faster(plan: Plan | None, other: Plan | None) -> bool:
+    """By what is predicted; any plan is faster than none."""
+    if plan is None or other is None:
+        return plan is not None
+    assert plan.predicted is not None, "the planner predicts what it plans"
+    assert other.predicted is not None, "the planner predicts what it plans"
+    return plan.predicted.round_seconds < other.predicted.round_seconds
 
 
 PLANNERS: dict[str, Planner] = {

@@ -97,11 +97,11 @@ def _alike(profile: DeviceProfile, layers: Iterable[int]) -> list[list[int]]:
 
 
 def _stages_of(instance: PlanningInstance, plan: Plan, kind: str) -> list[tuple[int, int, int]]:
-    """(first layer, end layer, samples) of all that devices of the kind compute."""
+    """(first layer, end layer, samples at once) of all that devices of the kind compute."""
     return [
-        (stage.first_layer, stage.end_layer, share)
+        (stage.first_layer, stage.end_layer, stage.at_once(device))
         for stage in plan.stages
-        for device, share in stage.shares.items()
+        for device in stage.devices
         if instance.devices[instance.index_of[device]].profile == kind
     ]
 

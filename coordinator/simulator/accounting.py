@@ -62,7 +62,7 @@ def device_memory(
         stage = plan.stages[work.stage]
         part = work.parts[record.micro_batch]
         assert part is not None
-        saved = instance.model.saved_bytes(stage.first_layer, stage.end_layer) * part.samples
+        saved = instance.model.saved_bytes(stage.first_layer, stage.end_layer) * part.at_once
         change = (record.start, saved) if record.kind == "forward" else (record.end, -saved)
         changes[record.replica].append(change)
     memory = {}
@@ -76,6 +76,7 @@ def device_memory(
             samples=stage.shares[work.name],
             in_flight=0,
             base_bytes=instance.devices[work.device].base_bytes,
+            at_once=stage.at_once(work.name),
         )
         curve = _curve(held, changes[index], begin)
         memory[work.name] = DeviceMemory(max(level for _, level in curve), tuple(curve) if over_time else ())

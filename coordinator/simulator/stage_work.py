@@ -12,6 +12,8 @@ from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import Overheads, PlanningInstance
 from edgeswarm.samples import Interval, micro_batch_sizes, overlaps, split_micro_batch
 
+from ..planner.cost_model import passes_of_share
+
 # Buckets that follow one another are simulated as one where there are more, so that large models cost no more than small ones.
 MOST_BUCKETS = 12
 
@@ -20,11 +22,13 @@ MOST_BUCKETS = 12
 class Part:
     """One replica's part of a micro-batch of one size.
 
-    forward_seconds, backward_seconds: with the device's overhead for an action. upstream, downstream: with whom it
-    exchanges frames, as (index of the replica, samples).
+    at_once: samples of a pass, all where there is one. forward_seconds, backward_seconds: with the device's overhead for an
+    action; of several passes the backward is that of the last one. upstream, downstream: with whom it exchanges frames, as
+    (index of the replica, samples).
     """
 
     samples: int
+    at_once: int
     forward_seconds: float
     backward_seconds: float
     upstream: tuple[tuple[int, int], ...]
@@ -125,10 +129,16 @@ def _part(
     action = profile.overheads.action_seconds
     before = split[index - 1] if index else {}
     after = split[index + 1] if index + 1 < len(split) else {}
+    least = max(layer.least_batch for layer in instance.model.layers)
+    passes = passes_of_share(stage, name, mine.size, least_batch=least)
+    layers = (stage.first_layer, stage.end_layer)
+    last_backward = profile.backward(passes[-1], *layers) + action
+    whole = sum(profile.forward(size, *layers) + profile.backward(size, *layers) + 2 * action for size in passes)
     return Part(
         mine.size,
-        profile.forward(mine.size, stage.first_layer, stage.end_layer) + action,
-        profile.backward(mine.size, stage.first_layer, stage.end_layer) + action,
+        passes[0],
+        whole - last_backward,
+        last_backward,
         tuple((number[peer], shared.size) for peer, shared in overlaps(mine, before)),
         tuple((number[peer], shared.size) for peer, shared in overlaps(mine, after)),
     )
@@ -161,7 +171,7 @@ def _buckets(instance: PlanningInstance, stage: Stage, name: str) -> tuple[Bucke
     if total == 0:
         return ()
     least = total / MOST_BUCKETS
-    seconds = instance.profile_of(name).seconds_before(stage.shares[name])[1]
+    seconds = instance.profile_of(name).seconds_before(stage.at_once(name))[1]
     seconds = seconds[stage.first_layer : stage.end_layer + 1].tolist()
     whole = seconds[-1] - seconds[0]
 

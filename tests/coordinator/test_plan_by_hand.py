@@ -65,3 +65,11 @@ def test_a_file_that_is_no_plan_is_one_message(tmp_path: Path, content: bytes | 
     with pytest.raises(EdgeswarmError) as caught:
         read_plan(path)
     assert caught.value.code is ErrorCode.PLAN_INVALID
+
+
+def test_passes_become_those_of_node_ids(tmp_path: Path) -> None:
+    stage = {"first_layer": 0, "end_layer": 3, "shares": {"nano-2": 3, "nano-1": 1}, "passes": {"nano-2": 2}}
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"micro_batch": 4, "micro_batches": 2, "stages": [stage]}))
+    plan = fitted(read_plan(path), node_ids=IDS, layer_graph=GRAPH, batch_size=8)
+    assert plan.stages[0].passes == {"nano-2-00000b": 2}

@@ -92,6 +92,19 @@ def test_any_plan_gives_the_weights_of_a_plain_loop(
     assert len(result.metrics["rounds"]) == 20
 
 
+def test_shares_in_passes_give_the_weights_of_a_plain_loop(
+    cluster: ThrowawayCluster, references: References, tmp_path: Path
+) -> None:
+    job = dataclasses.replace(small_job.CNN, dtype="float64", optimizer=ADAMW)
+    path, layers, wanted = references(job)
+    plan = plan_of(cluster, ({"a": 7, "b": 2, "c": 1},), layers=layers, job=job)
+    passes = {cluster.node_id(name): count for name, count in {"a": 3, "b": 2}.items()}
+    plan = dataclasses.replace(plan, stages=(dataclasses.replace(plan.stages[0], passes=passes),))
+    result = train_on(cluster, path, plan=plan, output=tmp_path / "out")
+    largest, _ = relative_distance(load_file(result.folder / "model.safetensors"), wanted)
+    assert largest < 1e-9
+
+
 GPT = SmallJob(
     model="small_models.SmallGPT(vocabulary=30, length=8, width=16, blocks=2)",
     inputs=small_job.TOKENS,

@@ -30,14 +30,18 @@ def plans(draw: st.DrawFn) -> Plan:
     names = [f"device-{number}" for number in draw(st.permutations(range(8)))]
     stages: list[Stage] = []
     layer = 0
-    for _ in range(draw(st.integers(1, 3))):
+    count = draw(st.integers(1, 3))
+    for _ in range(count):
         size = draw(st.integers(1, min(2, micro_batch)))
         first = draw(st.integers(1, micro_batch - 1)) if size == 2 else micro_batch
         parts = [first, micro_batch - first][:size]
         end = layer + draw(st.integers(1, 9))
         shares = dict(zip([names.pop() for _ in parts], parts, strict=True))
         owners = tuple(draw(st.lists(st.sampled_from(list(shares)), unique=True)))
-        stages.append(Stage(layer, end, shares, draw(st.integers(1, 5)), owners))
+        passes = {
+            name: draw(st.integers(1, share)) for name, share in shares.items() if count == 1 and draw(st.booleans())
+        }
+        stages.append(Stage(layer, end, shares, draw(st.integers(1, 5)), owners, passes))
         layer = end
     seconds = st.floats(0, 1e6)
     devices = [device for stage in stages for device in stage.devices]
@@ -181,3 +185,26 @@ def test_an_owner_exchanges_chunks_with_all_and_the_others_with_the_owners() -> 
     assert peers == {"a": ("d", "b"), "b": ("a", "c", "d"), "c": ("d", "b"), "d": ("a", "b", "c")}
     assert Stage(0, 1, {"a": 1, "b": 1}, 1, ("a",)).all_reduce_peers("b") == ("a",)
     assert Stage(0, 1, {"a": 1, "b": 1, "c": 1}, 1).chunk_owners == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("passes", "told"),
+    [
+        ({"c": 2}, "passes names c, which has no share"),
+        ({"a": 4}, "passes of a is 4; it must be from 1 to its share, 3"),
+        ({"a": 0}, r"passes.a must be a whole number of at least 1"),
+        ({"a": 2}, "passes are for a plan of one stage"),
+    ],
+)
+def test_passes_are_of_a_share_and_of_a_whole_model(passes: dict[str, int], told: str) -> None:
+    document = copy.deepcopy(SHORT)
+    document["stages"][0]["passes"] = passes
+    with pytest.raises(EdgeswarmError, match=told) as caught:
+        Plan.from_json(document)
+    assert caught.value.code is ErrorCode.PLAN_INVALID
+
+
+def test_samples_at_once_are_those_of_the_largest_pass() -> None:
+    stage = Stage(0, 4, {"a": 7, "b": 5}, 1, passes={"a": 3})
+    assert (stage.passes_of("a"), stage.at_once("a")) == (3, 3)
+    assert (stage.passes_of("b"), stage.at_once("b")) == (1, 5)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm.samples import Interval, SampleOrder, micro_batch_sizes, overlaps, split_micro_batch
+from edgeswarm.samples import Interval, SampleOrder, micro_batch_sizes, overlaps, split_in_passes, split_micro_batch
 
 
 def test_an_epoch_sees_every_sample_once_and_ends_with_a_smaller_round() -> None:
@@ -69,3 +69,16 @@ def test_overlaps_of_two_stages_cover_each_interval_exactly(
 def test_more_samples_than_shares_are_refused() -> None:
     with pytest.raises(ValueError, match="more than the shares"):
         split_micro_batch({"a": 2}, 3)
+
+
+@given(st.integers(0, 50), st.integers(1, 60), st.integers(1, 70), st.integers(1, 4))
+def test_passes_cover_the_interval_in_parts_of_nearly_one_size(first: int, size: int, at_once: int, least: int) -> None:
+    parts = split_in_passes(Interval(first, first + size), at_once=at_once, least_batch=least)
+    assert [parts[0].first, *(part.end for part in parts)] == [*(part.first for part in parts), first + size]
+    sizes = [part.size for part in parts]
+    assert sizes == sorted(sizes, reverse=True)
+    assert max(sizes) - min(sizes) <= 1
+    assert min(sizes) >= min(least, size)
+    if size >= -(-size // at_once) * least:
+        assert len(parts) == -(-size // at_once)
+        assert max(sizes) <= at_once

@@ -39,6 +39,7 @@ from .set_program import SetProgram
 from .sizes import all_sizes, balanced_sizes, first_sizes
 
 NAME = "edgeswarm"
+SLOWER_WITH_IT = "the round is no faster with it"
 # Of the search's effort once more, for what is left to do with the plan that was found.
 _LAST_PART = 0.05
 
@@ -129,7 +130,7 @@ def _finished(problem: SearchProblem, instance: PlanningInstance, candidate: Can
     idle = [name for name in instance.device_names if name not in plan.devices]
     plan = replace(
         plan,
-        idle=tuple(IdleDevice(name, "the round is no faster with it") for name in idle),
+        idle=tuple(IdleDevice(name, SLOWER_WITH_IT) for name in idle),
     )
     plan = with_prediction(instance, with_backups(instance, plan))
     assert plan.predicted is not None

@@ -71,7 +71,7 @@ class SampleSharing:
         if len(devices) == 1:
             return (micro_batch,)
         times = self._times(first, end, devices, micro_batch)
-        counts = _shares_by_time(times, np.array(largest), micro_batch)
+        counts = shares_by_time(times, np.array(largest), micro_batch)
         return tuple(int(count) for count in counts)
 
     def _times(self, first: int, end: int, devices: tuple[int, ...], micro_batch: int) -> FloatArray:
@@ -111,7 +111,7 @@ def carried_bytes(problem: SearchProblem, first: int, end: int) -> float:
     return behind + (problem.cut_bytes[first] if first else problem.served_input_bytes)
 
 
-def _shares_by_time(times: FloatArray, largest: IntArray, samples: int) -> IntArray:
+def shares_by_time(times: FloatArray, largest: IntArray, samples: int) -> IntArray:
     """[devices] shares that add up to `samples`, the slowest time as small as can be. times: [devices, samples + 1], rising."""
     size = len(times)
     allowed = np.where(np.arange(samples + 1)[np.newaxis, :] <= largest[:, np.newaxis], times, np.inf)

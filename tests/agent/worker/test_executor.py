@@ -95,13 +95,22 @@ def plain(job: Job) -> tuple[dict[str, Tensor], set[str]]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}, stated
 
 
-def run_of(lan: Lan, job: Job, groups: Sequence[Mapping[str, int]], *, in_flight: int, cut: float) -> StageRun:
+def run_of(
+    lan: Lan,
+    job: Job,
+    groups: Sequence[Mapping[str, int]],
+    *,
+    in_flight: int,
+    cut: float,
+    passes: Mapping[str, int] | None = None,
+) -> StageRun:
     model = built(job)
     graph = export_model(model, (torch.zeros(4, 6, dtype=torch.float64),)).layer_graph
     layers = len(graph.layers)
     bounds = [0, layers] if len(groups) == 1 else [0, max(1, round(layers * cut)), layers]
     stages = [
-        Stage(first, end, shares, in_flight) for first, end, shares in zip(bounds[:-1], bounds[1:], groups, strict=True)
+        Stage(first, end, shares, in_flight, passes=passes or {})
+        for first, end, shares in zip(bounds[:-1], bounds[1:], groups, strict=True)
     ]
     return StageRun(lan, job, graph, stages, layer_states(graph, model))
 
@@ -150,5 +159,41 @@ def test_a_frozen_stage_does_not_run_ahead_of_the_next(tmp_path: Path) -> None:
         assert forwards == [0, 1]
         run.train(lan.ends[B])
         ahead.join(30)
+        check_against_plain(run, job)
+        run.close()
+
+
+class WithBatchNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+
+    def forward(self, value: Tensor) -> Tensor:
+        scores: Tensor = self.layers(value)
+        return scores
+
+
+def test_passes_of_a_share_compute_what_micro_batches_of_their_size_do(tmp_path: Path) -> None:
+    """To the bit, the statistics of batch norms included; the epoch's last round of 4 samples has passes of 2."""
+    job = job_of(WithBatchNorm)
+    found = []
+    for name, share, passes in (("passes", 8, {A: 4}), ("micro-batches", 2, {})):
+        with Lan(tmp_path / name, [A]) as lan:
+            lan.connect()
+            run = run_of(lan, job, [{A: share}], in_flight=1, cut=1.0, passes=passes)
+            lan.at_once(run.train)
+            found.append({**run.parameters(), **run.computes[A].module.buffers})
+            run.close()
+    assert found[0].keys() == found[1].keys()
+    for name, tensor in found[0].items():
+        assert torch.equal(tensor, found[1][name]), name
+
+
+def test_replicas_with_passes_of_their_own_train_as_a_plain_loop(tmp_path: Path) -> None:
+    job = job_of(SideHeads)
+    with Lan(tmp_path / "ca", [A, B, C]) as lan:
+        lan.connect()
+        run = run_of(lan, job, [{A: 4, B: 3, C: 1}], in_flight=1, cut=1.0, passes={A: 3, B: 2})
+        lan.at_once(run.train)
         check_against_plain(run, job)
         run.close()

@@ -152,3 +152,16 @@ def test_what_passes_is_counted_by_every_planner(instance: PlanningInstance, byt
         plan = plan_or_error(fuller, planner)[0]
         if plan is not None:
             assert all(needed <= memory[name] for name, needed in plan_memory_bytes(fuller, plan).items()), planner
+
+
+def test_a_pass_computes_with_its_own_samples_while_frames_and_feed_hold_all() -> None:
+    instance = with_passing(make_instance(memory_bytes=(20_000, 20_000)))
+    whole = passing_bytes(instance, first_layer=0, end_layer=4, samples=6)
+    in_passes = passing_bytes(instance, first_layer=0, end_layer=4, samples=6, at_once=2)
+    # 300 a sample of the layer with the most, while those behind it hold nothing yet.
+    layers = instance.model.layers
+    behind = [50 * (len(layers) - 1 - index) for index in range(len(layers))]
+    assert whole - in_passes == 4 * max(
+        layer.transient_bytes - saved for layer, saved in zip(layers, behind, strict=True)
+    )
+    assert passing_bytes(instance, first_layer=0, end_layer=4, samples=6, at_once=6) == whole

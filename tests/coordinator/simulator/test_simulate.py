@@ -302,3 +302,14 @@ def test_a_bucket_waits_for_gradients_that_an_earlier_one_made_late() -> None:
     # The first bucket's 0.75 s end the backward at 2.75; only then there is a second one to send (1 s), handled at both ends and
     # added (0.25 s each). The statistics go beside it.
     assert round_seconds(instance, plan) == pytest.approx(2.75 + 1 + 3 * 0.25)
+
+
+def test_passes_follow_one_another_and_hold_what_one_of_them_saves() -> None:
+    """5 samples in 2 passes, of 3 and 2: all but the last backward, of 4 s, counts as forward."""
+    instance = make_instance([(1.0, 2.0)], mini_batch=5, saved_bytes=100, overheads=Overheads(action_seconds=0.5))
+    plan = make_plan((1, {"a": 5}, 1), micro_batches=1)
+    in_passes = replace(plan, stages=(replace(plan.stages[0], passes={"a": 2}),))
+    at_once, result = (simulate(instance, each, timeline=True) for each in (plan, in_passes))
+    assert computed(at_once.events, "a") == "F0@0-5.5 B0@5.5-16"
+    assert computed(result.events, "a") == "F0@0-12.5 B0@12.5-17"
+    assert at_once.memory["a"].peak_bytes - result.memory["a"].peak_bytes == 200

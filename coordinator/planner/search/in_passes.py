@@ -1,0 +1,185 @@
+"""Data parallelism in one micro-batch: each device computes its share of the mini-batch in passes of a size of its own.
+
+    micro-batches    nx    | 440 | 440 |        all devices cut the mini-batch alike: the slow one's parts are small where the
+                     nano  | 60  | 60  |        fast one's memory is full
+    passes           nx    | 440 | 440 |
+                     nano  |    120    |        the same samples, gradients added up likewise
+
+A pass is as large as suits the device's curve and its memory. Where the whole model is on every device nothing is lost by it:
+nobody waits for a micro-batch of another stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edgeswarm.feed_ahead import FEED_AHEAD_BYTES
+from edgeswarm.plan import IdleDevice, Plan, Stage
+from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+
+from ...simulator.simulate import round_seconds
+from ..backups import with_backups
+from ..chunk_owners import handling_seconds
+from ..connection_memory import connection_bytes
+from ..cost_model import plan_memory_bytes
+from ..passing_memory import computing_per_sample
+from ..prediction import with_prediction
+from .edgeswarm import NAME, SLOWER_WITH_IT
+from .problem import SearchProblem
+from .sample_shares import shares_by_time
+
+MOST_PASSES = 64
+# A smaller number of passes is taken where it costs no more than this part: curves aren't better than that.
+_ALIKE = 0.01
+_MOST_GROUPS = 6
+
+
+@dataclass(frozen=True)
+class PassTable:
+    """Of one device: arrays [mini_batch + 1] over its share. seconds: of a round's computing, infinite where memory is too small
+    for the share. passes: in how many."""
+
+    seconds: FloatArray
+    passes: IntArray
+
+
+def plan_in_passes(instance: PlanningInstance) -> Plan | None:
+    """The fastest such plan, over all devices or over the faster kinds of them alone; None where none fits memory.
+
+    The round of its prediction is the simulator's. The same for whatever order the instance lists its devices in.
+    """
+    problem = SearchProblem(instance)
+    plans = [plan for devices in _groups(problem) if (plan := share_in_passes(problem, devices)) is not None]
+    if not plans:
+        return None
+    best = min(plans, key=lambda plan: round_seconds(problem.instance, plan))
+    idle = [name for name in instance.device_names if name not in best.devices]
+    best = replace(best, idle=tuple(IdleDevice(name, SLOWER_WITH_IT) for name in idle))
+    return with_prediction(instance, with_backups(instance, best))
+
+
+def share_in_passes(problem: SearchProblem, devices: tuple[int, ...]) -> Plan | None:
+    """The plan of these devices, in this order, with shares by which they are done together; None where memory can't hold one.
+
+    A device for which no sample is left is left out.
+    """
+    while devices:
+        sharing = PassSharing(problem, devices)
+        shares = sharing.shares()
+        if shares is None:
+            return None
+        used = [place for place, share in enumerate(shares) if share >= problem.least_batch]
+        if len(used) == len(devices):
+            plan = Plan(NAME, problem.mini_batch, 1, (sharing.stage(shares),))
+            used_bytes = plan_memory_bytes(problem.instance, plan)
+            budgets = {device.name: device.memory_bytes for device in problem.instance.devices}
+            return plan if all(used_bytes[name] <= budgets[name] for name in used_bytes) else None
+        devices = tuple(devices[place] for place in used)
+    return None
+
+
+def _groups(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
+    """All devices; then without the slowest kind, and so on."""
+    forward, backward = problem.seconds
+    whole = (forward + backward)[:, -1, -1]
+    classes = sorted(set(problem.class_of), key=lambda kind: (whole[kind], kind))
+    for count in range(len(classes), max(0, len(classes) - _MOST_GROUPS), -1):
+        kept = classes[:count]
+        yield tuple(device for device in range(problem.device_count) if problem.class_of[device] in kept)
+
+
+class PassSharing:
+    """How devices that each hold the whole model share a mini-batch. devices: their places, in the order of the replicas."""
+
+    def __init__(self, problem: SearchProblem, devices: tuple[int, ...]) -> None:
+        self.problem = problem
+        self.devices = devices
+        self._names = [problem.instance.device_names[device] for device in devices]
+        self._tables = [self._table(device, free) for device, free in zip(devices, self._free(), strict=True)]
+
+    def shares(self) -> list[int] | None:
+        """With which all are done soonest, what the all-reduce takes a processor included. None where memory holds none."""
+        samples = self.problem.mini_batch
+        least = min(self.problem.least_batch, samples)
+        times, largest = [], []
+        for table, more in zip(self._tables, self._handling(), strict=True):
+            held = np.flatnonzero(~np.isfinite(table.seconds[least:]))
+            most = least + int(held[0]) - 1 if len(held) else samples
+            largest.append(most if most >= least else 0)
+            seconds = table.seconds.copy()
+            seconds[:least] = np.where(np.arange(least) > 0, seconds[least], 0.0)
+            times.append(np.maximum.accumulate(seconds) + np.where(np.arange(samples + 1) > 0, more, 0.0))
+        if sum(largest) < samples:
+            return None
+        served = [self.problem.served_input_bytes / self.problem.card_in[device] for device in self.devices]
+        whole = np.maximum(np.array(times), np.array(served)[:, np.newaxis] * np.arange(samples + 1))
+        return [int(share) for share in shares_by_time(whole, np.array(largest), samples)]
+
+    def stage(self, shares: Sequence[int]) -> Stage:
+        """With the passes that suit these shares."""
+        passes = [int(table.passes[share]) for table, share in zip(self._tables, shares, strict=True)]
+        return self._stage(shares, passes)
+
+    def _stage(self, shares: Sequence[int], passes: Sequence[int]) -> Stage:
+        owners = self.problem.owners(0, self.problem.layer_count, self.devices)
+        return Stage(
+            0,
+            self.problem.layer_count,
+            dict(zip(self._names, shares, strict=True)),
+            in_flight=1,
+            owners=tuple(self.problem.instance.device_names[device] for device in owners),
+            passes=dict(zip(self._names, passes, strict=True)),
+        )
+
+    def _free(self) -> list[float]:
+        """By device: bytes for samples, beside weights, links and the all-reduce."""
+        problem, ones = self.problem, [1] * len(self.devices)
+        plan = Plan(NAME, len(ones), 1, (self._stage(ones, ones),))
+        links = connection_bytes(problem.instance, plan)
+        return [
+            problem.memory[device] - links[name] - problem.weight_bytes[-1]
+            for device, name in zip(self.devices, self._names, strict=True)
+        ]
+
+    def _table(self, device: int, free: float) -> PassTable:
+        problem, last = self.problem, self.problem.layer_count
+        kind = problem.class_of[device]
+        forward, backward = problem.seconds
+        both = forward[kind, :, last] + backward[kind, :, last]
+        action = problem.profiles[kind].overheads.action_seconds
+        run = problem.passing
+        computing = computing_per_sample(problem.instance, float(run.per_sample[0, last]), 0, last)
+        share = np.arange(problem.mini_batch + 1)
+        waiting = share * float(run.input_per_sample[0, last])
+        held = float(run.fixed[0, last]) + (float(run.per_sample[0, last]) - computing) * share
+        held += np.minimum(run.ahead * waiting, np.maximum(FEED_AHEAD_BYTES, waiting)) if run.ahead else 0.0
+        rows = []
+        for passes in range(1, MOST_PASSES + 1):
+            size, over = np.divmod(share, passes)
+            at_once = size + (over > 0)
+            seconds = over * both[at_once] + (passes - over) * both[size] + 2 * passes * action
+            fits = held + (problem.saved_bytes[-1] + computing) * at_once <= free
+            rows.append(np.where(fits & (size >= problem.least_batch), seconds, np.inf))
+        table = np.array(rows)
+        chosen: IntArray = np.argmax(table <= table.min(axis=0) * (1 + _ALIKE), axis=0)
+        return PassTable(np.take_along_axis(table, chosen[np.newaxis], axis=0)[0], chosen + 1)
+
+    def _handling(self) -> list[float]:
+        """By device: seconds of its processor for frames and bytes of the all-reduce."""
+        problem, size = self.problem, len(self.devices)
+        if size == 1:
+            return [0.0]
+        owners = problem.owners(0, problem.layer_count, self.devices) or self.devices
+        return [
+            handling_seconds(
+                problem.profiles[problem.class_of[device]].overheads,
+                size=size,
+                owners=len(owners),
+                gradient_bytes=problem.gradient_bytes[-1],
+                is_owner=device in owners,
+            )
+            for device in self.devices
+        ]
