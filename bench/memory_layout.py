@@ -1,8 +1,9 @@
-"""What images that lie in memory pixel by pixel (channels last) do for a training step, as workers have them on x86 processors.
+"""What workers on x86 processors do for a training step: images that lie in memory pixel by pixel (channels last), and
+convolutions of small images computed otherwise than PyTorch does.
 
     python -m bench.memory_layout [--model resnet_50] [--repeats 7] [--write]
 
-The whole model as one stage, forward and backward by turns in both layouts, in one process with a worker's allocator: CPU
+The whole model as one stage, forward and backward by turns in all three ways, in one process with a worker's allocator: CPU
 seconds of one thread.
 """
 
@@ -15,13 +16,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import torch
+from torch.nn import functional
 
 from bench.jobs.paper_models import PAPER_MODELS
 from bench.measuring import Report, Spread, arguments, one_thread, ratios, say
 from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
 from bench.refit import prepared_job
+from edgeswarm.model import memory_layout, small_images
 from edgeswarm.model.probe import random_inputs_for, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
@@ -30,19 +34,24 @@ from edgeswarm_agent.worker.backward import run_backward
 JOBS = Path(__file__).parent / "jobs"
 SAMPLES = {"mobilenet_v2": 64, "efficientnet_b1": 32, "resnet_50": 8, "bert_small": 8}
 WARM_UP = 2
+PLAIN, CHANNELS_LAST, WORKER = WAYS = ("as PyTorch has it", "channels last", "as a worker has it")
 _MEASURE = "--measure-here"
 
 
 def measure_here(model: str, *, repeats: int) -> dict[str, list[float]]:
-    """CPU seconds of each step, by layout."""
+    """CPU seconds of each step, by way."""
     torch.set_num_threads(1)
     graph = prepared_job(JOBS / f"{model}.py").layer_graph
     stage = graph.stage(0, len(graph.layers))
     tensors = random_tensors(stage, seed=0)
-    modules = {
-        name: StageModule(stage, {key: tensor.clone() for key, tensor in tensors.items()}, fast_layout=fast)
-        for name, fast in (("plain", False), ("worker", True))
-    }
+    modules = {}
+    for name in WAYS:
+        convolve = small_images.convolve if name == WORKER else functional.conv2d
+        memory_layout.resolve_for_any_layout.cache_clear()
+        with mock.patch.object(memory_layout, "convolve_small", convolve):
+            copied = {key: tensor.clone() for key, tensor in tensors.items()}
+            modules[name] = StageModule(stage, copied, fast_layout=name != PLAIN)
+    memory_layout.resolve_for_any_layout.cache_clear()
     inputs = {name: random_inputs_for(module, SAMPLES[model], seed=0) for name, module in modules.items()}
     taken: dict[str, list[float]] = {name: [] for name in modules}
     for _ in range(WARM_UP + repeats):
@@ -75,18 +84,19 @@ def main() -> int:
         print(json.dumps(measure_here(given.model[0], repeats=given.repeats)))
         return 0
     report = Report(
-        title="How images lie in memory",
+        title="How images lie in memory, and small ones",
         how="CPU seconds of a forward and a backward, medians of steps by turns (least to most), one thread.",
-        columns=("model", "samples", "as PyTorch has it", "as a worker has it", "times as fast"),
+        columns=("model", "samples", *WAYS, "times as fast as PyTorch", "as channels last alone"),
     )
     for model in given.model or SAMPLES:
         found = measure(model, repeats=given.repeats)
         say(f"{model}: {found}")
-        faster = Spread.of(ratios(found["plain"], found["worker"]))
-        plain, worker = (statistics.median(found[name]) for name in ("plain", "worker"))
-        report.rows.append((model, str(SAMPLES[model]), f"{plain:.3f}", f"{worker:.3f}", faster.shown()))
-        report.data[model] = faster.to_json()
-        report.expect(f"{model}: no slower, {faster.median:.2f} times as fast", faster.median >= 0.97)
+        faster = {way: Spread.of(ratios(found[way], found[WORKER])) for way in (PLAIN, CHANNELS_LAST)}
+        medians = [f"{statistics.median(found[way]):.3f}" for way in WAYS]
+        report.rows.append((model, str(SAMPLES[model]), *medians, *(spread.shown() for spread in faster.values())))
+        report.data[model] = {way: spread.to_json() for way, spread in faster.items()}
+        for way, spread in faster.items():
+            report.expect(f"{model}: no slower than {way}, {spread.median:.2f} times as fast", spread.median >= 0.97)
     if given.write:
         write_into(BENCHMARKS_PAGE, "memory layout", markdown_table(report.columns, report.rows))
     return report.show(as_json=given.json)

@@ -22,6 +22,7 @@ import torch
 
 from . import operators
 from .operators import packet_of, resolve, words
+from .small_images import convolve as convolve_small
 from .stage_graph import StageGraph
 
 _CONVOLUTIONS = words("conv2d convolution _convolution")
@@ -55,7 +56,7 @@ def resolve_for_any_layout(op: str) -> Callable[..., Any]:
     """`resolve` for a stage whose images are channels last. Raises GRAPH_REFUSED likewise."""
     if packet_of(op) not in _CONVOLUTIONS:
         return resolve(_FREE_FORM.get(op, op))
-    convolution = resolve(op)
+    convolution = convolve_small if packet_of(op) == "conv2d" else resolve(op)
 
     def convolve(image: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """What was made of something else, of tokens say, is arranged here."""

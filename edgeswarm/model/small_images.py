@@ -1,0 +1,135 @@
+"""Convolutions of small images, computed otherwise than PyTorch does on x86 processors: the same sums, several times as fast.
+
+Deep in a network images shrink to a few pixels, and oneDNN has no good kernels for them (docs/benchmarks.md):
+
+    one pixel                            all but one of a kernel's taps meet padding: a matrix product
+    a channel by itself (depthwise),     forward and the image's gradient as PyTorch does; the weights' gradient tap by tap,
+    the kernel larger than the image     each a sum of products over the pixels that the tap meets
+
+    a kernel of 3 x 3 over 2 x 2 pixels, padding 1: tap (0, 1) meets the two below the edge
+
+        . t .        out[1, 0] and out[1, 1] saw in[0, 0] and in[0, 1] through it
+        x x
+        x x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+Pair = tuple[int, int]
+
+_DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+
+
+def convolve(
+    image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *geometry: Any, **more: Any
+) -> torch.Tensor:
+    """What `aten.conv2d` gives, of an image [batch, channels, height, width] that lies channels last.
+
+    geometry: stride, padding, dilation and groups, as far as they are given; more: those that are given by name.
+    """
+    given = {**_DEFAULTS, **dict(zip(_DEFAULTS, geometry, strict=False)), **more}
+    stride, pads, groups = _pair(given["stride"]), _pads(given["padding"], weight.shape[2:]), given["groups"]
+    if image.dim() == 4 and image.dtype == torch.float32 and _pair(given["dilation"]) == (1, 1) and pads is not None:
+        if groups == 1 and _is_one_pixel(image, weight, pads):
+            return _product(image, weight, bias, pads)
+        is_depthwise = groups == image.shape[1] == weight.shape[0]
+        if is_depthwise and any(taps > pixels for taps, pixels in zip(weight.shape[2:], image.shape[2:], strict=True)):
+            found: torch.Tensor = _Depthwise.apply(image, weight, bias, (stride, pads))  # type: ignore[no-untyped-call]
+            return found
+    return functional.conv2d(image, weight, bias, **given)
+
+
+def _is_one_pixel(image: torch.Tensor, weight: torch.Tensor, pads: Pair) -> bool:
+    """Of the image, and of what is made of it."""
+    return all(
+        pixels == 1 and pad < kernel and 2 * pad + 1 == kernel
+        for pixels, kernel, pad in zip(image.shape[2:], weight.shape[2:], pads, strict=True)
+    )
+
+
+def _product(image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pads: Pair) -> torch.Tensor:
+    met = weight.flatten(1) if weight.shape[2:] == (1, 1) else weight[:, :, pads[0], pads[1]]
+    # The batch's rows as they lie; what comes of it lies channels last again.
+    return functional.linear(image.permute(0, 2, 3, 1), met, bias).permute(0, 3, 1, 2)
+
+
+class _Depthwise(torch.autograd.Function):
+    """A convolution of each channel by itself; see the module."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: tuple[Pair, Pair]
+    ) -> torch.Tensor:
+        """geometry: stride and padding."""
+        ctx.save_for_backward(image, weight)
+        ctx.stride, ctx.padding = geometry
+        return functional.conv2d(image, weight, bias, ctx.stride, ctx.padding, 1, weight.shape[0])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        image, weight = ctx.saved_tensors
+        of_image = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            of_image = torch.ops.aten.convolution_backward(
+                *(gradient, image, weight, None, ctx.stride, ctx.padding, (1, 1), False, (0, 0), weight.shape[0]),
+                (True, False, False),
+            )[0]
+        if ctx.needs_input_grad[1]:
+            of_weight = _tap_by_tap(gradient, image, weight.shape[2:], stride=ctx.stride, padding=ctx.padding)
+        if ctx.needs_input_grad[2]:
+            of_bias = gradient.sum((0, 2, 3))
+        return of_image, of_weight, of_bias, None
+
+
+def _tap_by_tap(
+    gradient: torch.Tensor, image: torch.Tensor, kernel: Sequence[int], *, stride: Pair, padding: Pair
+) -> torch.Tensor:
+    """The weights' gradient [channels, 1, *kernel] of a depthwise convolution, from that of its output."""
+    rows, columns = (
+        [
+            _met(tap, image.shape[2 + axis], gradient.shape[2 + axis], stride[axis], padding[axis])
+            for tap in range(kernel[axis])
+        ]
+        for axis in range(2)
+    )
+    pixels, gradients = image.permute(0, 2, 3, 1), gradient.permute(0, 2, 3, 1)
+    found = image.new_zeros((*kernel, image.shape[1]))
+    for place, (above, row) in enumerate(rows):
+        for side, (left, column) in enumerate(columns):
+            seen = gradients[:, above, left]
+            if seen.numel():
+                torch.sum(seen * pixels[:, row, column], (0, 1, 2), out=found[place, side])
+    return found.permute(2, 0, 1).unsqueeze(1)
+
+
+def _met(tap: int, pixels: int, outputs: int, stride: int, padding: int) -> tuple[slice, slice]:
+    """Along one axis: the outputs for which a tap meets a pixel of the image, and these pixels."""
+    first = max(0, -(-(padding - tap) // stride))
+    end = max(first, min(outputs, (pixels - 1 + padding - tap) // stride + 1))
+    begin = first * stride + tap - padding
+    return slice(first, end), slice(begin, max(begin, begin + (end - first - 1) * stride + 1), stride)
+
+
+def _pair(value: Sequence[int] | int) -> Pair:
+    """Of one number, or of a list of one or two."""
+    if isinstance(value, int):
+        return value, value
+    return (int(value[0]), int(value[-1]))
+
+
+def _pads(padding: Sequence[int] | int | str, kernel: Sequence[int]) -> Pair | None:
+    """Likewise; of words what they mean, None where that differs from one edge to the other."""
+    if padding == "valid":
+        return 0, 0
+    if padding == "same":
+        return (kernel[0] // 2, kernel[1] // 2) if all(taps % 2 for taps in kernel) else None
+    assert not isinstance(padding, str), "torch knows no other word"
+    return _pair(padding)
