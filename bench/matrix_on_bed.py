@@ -40,8 +40,8 @@ from edgeswarm_coordinator.plan_by_hand import with_node_ids
 from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
 
 WARM_UP_ROUNDS, LEAST_ROUNDS, SERVED_ROUNDS = 2, 3, 4
-# Until the first look at the devices' speeds.
-SETTLING_ROUNDS = 6
+# Until the second look at the devices' speeds, or the first one where rounds are long.
+SETTLING_ROUNDS = (12, 6)
 # Of a training that is long enough for other shares to pay; rounds of a checkpoint that would be an accident here.
 LONG_EPOCHS, NEVER = 50, 10**6
 _LIMIT_SECONDS = 900.0
@@ -113,8 +113,8 @@ class OnBed:
         assert plan.predicted is not None
         effort = self._effort
         rounds = max(LEAST_ROUNDS, min(effort.rounds, math.ceil(effort.seconds / plan.predicted.round_seconds)))
-        settles = SETTLING_ROUNDS * plan.predicted.round_seconds <= effort.seconds
-        first = WARM_UP_ROUNDS + (SETTLING_ROUNDS if settles else 0)
+        short_enough = (some for some in SETTLING_ROUNDS if some * plan.predicted.round_seconds <= effort.seconds)
+        first = WARM_UP_ROUNDS + next(short_enough, 0)
         done: list[RoundDone] = []
         ends: list[float] = []
         moves: list[SharesMoved] = []

@@ -27,7 +27,7 @@ from .events import RoundDone, SharesMoved
 from .job_run import JobRun
 from .rehearsal_checks import rehearsal_warnings
 from .resuming import narrow_wire_dtype
-from .share_moves import moving_seconds, worthwhile_move
+from .share_moves import Followed, moving_seconds, worthwhile_move
 from .training import Workers
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class PlanEpochs:
         self._done = done
         self._rounds_seconds = rounds_seconds
         self.moves: list[SharesMoved] = []
+        self._followed = [Followed(first_round, ready.plan)]
 
     def begin(self) -> Workers:
         """Workers that have fetched the layers of the first round."""
@@ -86,15 +87,15 @@ class PlanEpochs:
             return None
         moved = worthwhile_move(
             instance,
-            workers.plan,
+            self._followed,
             before.done,
-            since_round=before.first_round,
             rounds_left=self._rounds - next_round,
             cost_seconds=moving_seconds(before.prepared),
         )
         if moved is None:
             return None
         self.moves.append(SharesMoved(next_round, workers.plan, moved.plan, moved.gain))
+        self._followed.append(Followed(next_round, moved.plan))
         self._command.progress.tell(self.moves[-1])
         run = self._job_run(
             *(moved.plan, before.job.epoch + 1, next_round), done=before.done, rounds_seconds=before.rounds_seconds

@@ -69,20 +69,26 @@ def moved_shares(instance: PlanningInstance, plan: Plan, computing_seconds: Mapp
     return MovedShares(with_prediction(shown, bare), gain=1.0 - seconds / before)
 
 
+def expected_seconds(instance: PlanningInstance, plan: Plan) -> dict[str, float]:
+    """Forward and backward of one round by the curves, by device."""
+    least = max(layer.least_batch for layer in instance.model.layers)
+    return {
+        device: _expected_seconds(instance.profile_of(device), plan, stage, device, least_batch=least)
+        for stage in plan.stages
+        for device in stage.devices
+    }
+
+
 def stretched(instance: PlanningInstance, plan: Plan, computing_seconds: Mapping[str, float]) -> PlanningInstance:
     """The instance with curves of its own for each device of the plan, by which it takes as long as it took."""
     profiles = dict(instance.profiles)
     devices = list(instance.devices)
-    least = max(layer.least_batch for layer in instance.model.layers)
-    for stage in plan.stages:
-        for device in stage.devices:
+    for device, expected in expected_seconds(instance, plan).items():
+        if expected > 0:
             place = instance.index_of[device]
-            profile = instance.profile_of(device)
-            expected = _expected_seconds(profile, plan, stage, device, least_batch=least)
-            if expected > 0:
-                kind = f"{devices[place].profile} as {device} showed it"
-                profiles[kind] = _times(profile, computing_seconds[device] / expected)
-                devices[place] = replace(devices[place], profile=kind)
+            kind = f"{devices[place].profile} as {device} showed it"
+            profiles[kind] = _times(instance.profile_of(device), computing_seconds[device] / expected)
+            devices[place] = replace(devices[place], profile=kind)
     return replace(instance, profiles=profiles, devices=tuple(devices))
 
 
