@@ -7,7 +7,8 @@ floor is no lower than the fastest round that was simulated, none of those left 
     floor   3.1  3.2  3.2 | 3.4  3.5  4.0 ...
     round   4.0  3.3  3.8 |                      3.3 is the optimum
 
-The order of the replicas within groups is settled for the fastest plan alone.
+The order of the replicas within groups is settled for the fastest plan alone. Plans in passes (every_pass.py) come behind all
+others, and are simulated likewise.
 
 Every K that memory holds counts, up to all of a round's micro-batches. Few have to be simulated: a round tells how many
 micro-batches each stage really had in flight, and with any K from there on it is the same round. A box of K, from one
@@ -41,6 +42,7 @@ from ..chunk_owners import owners_in
 from ..cost_model import held_bytes, plan_memory_bytes
 from ..prediction import with_prediction
 from .arrangements import Arrangement, arrangements
+from .every_pass import EveryPass
 from .round_floor import Grid, RoundFloor
 
 MOST_LAYERS = 8
@@ -114,10 +116,26 @@ class _Search:
                 break
             grid = self._grids[grids[rank]]
             self._try(grid, [int(i) for i in np.unravel_index(places[rank], grid.shape)])
+        count = len(floors)
+        if self._instance.training.mini_batch in micro_batches:
+            count += self._try_passes()
         if self.best is None:
-            return Optimum(None, self.seconds, len(floors), self.simulated)
+            return Optimum(None, self.seconds, count, self.simulated)
         self._order_replicas(self.best)
-        return Optimum(self._finished(self.best), self.seconds, len(floors), self.simulated)
+        return Optimum(self._finished(self.best), self.seconds, count, self.simulated)
+
+    def _try_passes(self) -> int:
+        """How many of them might have been faster."""
+        plans = EveryPass(self._instance, self._floor).plans(below=self.seconds * self._within)
+        for floor, plan in plans:
+            if floor >= self.seconds * self._within:
+                break
+            if self._holds_whole(plan):
+                seconds, _ = round_and_in_flight(self._instance, plan)
+                self.simulated += 1
+                if seconds < self.seconds:
+                    self.best, self.seconds = plan, seconds
+        return len(plans)
 
     def _order_replicas(self, plan: Plan) -> None:
         """Keeps the fastest of the orders that its groups can have: other frames, some tenths of a percent."""

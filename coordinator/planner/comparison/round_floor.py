@@ -217,7 +217,7 @@ class RoundFloor:
             ways.append(row)
         return ways
 
-    def _steps(self, grid: Grid, stage: int) -> list[FloatArray]:
+    def step_seconds(self, grid: Grid, stage: int) -> list[FloatArray]:
         """Seconds of each replica's optimizer step, over the grid."""
         steps = []
         for place in grid.arrangement[stage]:
@@ -229,7 +229,7 @@ class RoundFloor:
 
     def _last_step(self, grid: Grid) -> list[FloatArray]:
         """From the end of a first stage's last backward to the end of a step there: that of the group's quickest."""
-        steps = self._steps(grid, 0)
+        steps = self.step_seconds(grid, 0)
         quickest = steps[0]
         for step in steps[1:]:
             quickest = np.minimum(quickest, step)
@@ -237,7 +237,7 @@ class RoundFloor:
         statistics = 0.0 if group == 1 else exchange_steps(group) * self._latency
         return [quickest + statistics for _ in steps]
 
-    def _all_reduce(self, grid: Grid, stage: int) -> FloatArray:
+    def all_reduce_seconds(self, grid: Grid, stage: int) -> FloatArray:
         """Seconds of a stage's all-reduce over the grid, all links its own; 0 for one device."""
         group = grid.arrangement[stage]
         size = len(group)
@@ -258,8 +258,8 @@ class RoundFloor:
         grid, full, last, before = parts.grid, parts.full, parts.last, parts.full_before
         yield np.array(self._source_seconds())
         for stage, group in enumerate(grid.arrangement):
-            steps = self._steps(grid, stage)
-            reduce = self._all_reduce(grid, stage)
+            steps = self.step_seconds(grid, stage)
+            reduce = self.all_reduce_seconds(grid, stage)
             for d in range(len(group)):
                 forward, backward = full.forward[stage][d], full.backward[stage][d]
                 arrive, there = full.arrive[stage][d], parts.present[stage][d]
