@@ -56,6 +56,7 @@ CASES = [
     pytest.param(
         dataclasses.replace(model, dtype=dtype, optimizer=optimizer),
         groups,
+        marks=[pytest.mark.soak] if (kind, dtype) == ("transformer", "float32") and optimizer == SGD else [],
         id=f"{kind}-{dtype}-{'adamw' if optimizer == ADAMW else 'sgd'}-{groups_id(groups)}",
     )
     for kind, model in (("cnn", small_job.CNN), ("transformer", small_job.TRANSFORMER))

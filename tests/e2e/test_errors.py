@@ -63,6 +63,7 @@ BY_PLACE = f"[dict(params={PARAMETERS}[:1], lr=0.3), dict(params={PARAMETERS}[1:
         pytest.param(
             FaultyJob(more="files=['sizes.txt'],"),
             ("there is no 'sizes.txt' in", "`files`"),
+            marks=pytest.mark.soak,
             id="a-file-that-is-missing",
         ),
         pytest.param(
@@ -73,6 +74,7 @@ BY_PLACE = f"[dict(params={PARAMETERS}[:1], lr=0.3), dict(params={PARAMETERS}[1:
         pytest.param(
             FaultyJob(model="raise RuntimeError('no weights')"),
             ("tiny.py, line", "RuntimeError: no weights", "building the model"),
+            marks=pytest.mark.soak,
             id="model-raises",
         ),
         pytest.param(
@@ -94,6 +96,7 @@ BY_PLACE = f"[dict(params={PARAMETERS}[:1], lr=0.3), dict(params={PARAMETERS}[1:
         pytest.param(
             FaultyJob(item="if index == 2: raise KeyError('label')"),
             ("tiny.py, line", "KeyError: 'label'", "item 2"),
+            marks=pytest.mark.soak,
             id="an-early-item-raises",
         ),
         pytest.param(
@@ -109,16 +112,19 @@ BY_PLACE = f"[dict(params={PARAMETERS}[:1], lr=0.3), dict(params={PARAMETERS}[1:
         pytest.param(
             FaultyJob(loss="return functional.cross_entropy(output, targets, reduction='none')"),
             ("The loss returns a tensor of shape (4,)", "the mean over the rows"),
+            marks=pytest.mark.soak,
             id="loss-is-a-vector",
         ),
         pytest.param(
             FaultyJob(loss="return (output * float('nan')).mean()"),
             ("The loss of the first 4 samples is nan", "data's range"),
+            marks=pytest.mark.soak,
             id="loss-is-nan",
         ),
         pytest.param(
             FaultyJob(optimizer=f"return torch.optim.LBFGS({PARAMETERS})"),
             ("LBFGS computes the loss several times in one step", "AdamW"),
+            marks=pytest.mark.soak,
             id="optimizer-of-several-steps",
         ),
         pytest.param(

@@ -16,6 +16,7 @@ from edgeswarm_coordinator import plan_epochs
 from edgeswarm_coordinator.command import Command
 from edgeswarm_coordinator.demo.cluster import AgentSpec, ThrowawayCluster
 from edgeswarm_coordinator.planner.moved_shares import MovedShares
+from edgeswarm_coordinator.share_moves import Followed
 
 from ..coordinator.planner.instances import make_instance
 from . import small_job
@@ -63,7 +64,10 @@ def test_the_weights_are_those_of_a_plain_loop(
     plan_with(monkeypatch, before, layers=layers)
     asked: list[tuple[Plan, int]] = []
 
-    def move(instance: PlanningInstance, plan: Plan, done: Sequence[Any], **more: Any) -> MovedShares | None:
+    def move(
+        instance: PlanningInstance, followed: Sequence[Followed], done: Sequence[Any], **more: Any
+    ) -> MovedShares | None:
+        plan = followed[-1].plan
         asked.append((plan, len(done)))
         return MovedShares(after, gain=0.1) if plan is before else None
 

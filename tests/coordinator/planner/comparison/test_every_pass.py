@@ -42,7 +42,7 @@ def every_plan(instance: PlanningInstance) -> Iterator[Plan]:
                         yield plan
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(instance=instances(most_layers=3, most_devices=2))
 def test_no_plan_in_passes_is_faster_than_the_optimum(instance: PlanningInstance) -> None:
     fastest = min((round_seconds(instance, plan) for plan in every_plan(instance)), default=math.inf)
@@ -53,7 +53,7 @@ def test_no_plan_in_passes_is_faster_than_the_optimum(instance: PlanningInstance
     assert optimum.seconds <= fastest * (1 + 1e-5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(instance=whole_instances())
 def test_no_round_beats_its_floor(instance: PlanningInstance) -> None:
     found = EveryPass(instance, RoundFloor(instance)).plans(below=math.inf)
