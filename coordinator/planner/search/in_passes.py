@@ -11,7 +11,9 @@ nobody waits for a micro-batch of another stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +24,7 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from ...simulator.simulate import round_seconds
 from ..backups import with_backups
-from ..chunk_owners import handling_seconds
+from ..chunk_owners import handling_seconds, slowest_link
 from ..connection_memory import connection_bytes
 from ..cost_model import plan_memory_bytes
 from ..passing_memory import computing_per_sample
@@ -33,8 +35,10 @@ from .sample_shares import shares_by_time
 
 MOST_PASSES = 64
 # A smaller number of passes is taken where it costs no more than this part: curves aren't better than that.
-_ALIKE = 0.01
+_ALIKE = 0.002
 _MOST_GROUPS = 6
+# Of numbers of devices of each kind.
+_MOST_COUNTED = 500
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class PassTable:
 
 
 def plan_in_passes(instance: PlanningInstance) -> Plan | None:
-    """The fastest such plan, over all devices or over the faster kinds of them alone; None where none fits memory.
+    """The fastest such plan, over all devices or some of them; None where none fits memory.
 
     The round of its prediction is the simulator's. The same for whatever order the instance lists its devices in.
     """
@@ -81,14 +85,56 @@ def share_in_passes(problem: SearchProblem, devices: tuple[int, ...]) -> Plan | 
     return None
 
 
-def _groups(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
-    """All devices; then without the slowest kind, and so on."""
+def _groups(problem: SearchProblem) -> list[tuple[int, ...]]:
+    """All devices, and those groups of like kinds that look fastest: by what they compute together, and their all-reduce."""
+    members: dict[int, list[int]] = {}
+    for device, kind in enumerate(problem.kinds):
+        members.setdefault(kind, []).append(device)
+    speeds = {kind: _samples_per_second(problem, devices[0]) for kind, devices in members.items()}
+    fastest_first = sorted(members, key=lambda kind: (-speeds[kind], kind))
+    counts: Iterable[tuple[int, ...]] = itertools.product(*(range(len(members[kind]) + 1) for kind in fastest_first))
+    if math.prod(len(devices) + 1 for devices in members.values()) > _MOST_COUNTED:
+        whole = [len(members[kind]) for kind in fastest_first]
+        counts = [(*whole[:kept], *(0 for _ in whole[kept:])) for kept in range(1, len(whole) + 1)]
+    groups = [
+        tuple(
+            sorted(itertools.chain(*(members[kind][:count] for kind, count in zip(fastest_first, some, strict=True))))
+        )
+        for some in counts
+        if any(some)
+    ]
+    rough = {
+        group: _rough_seconds(problem, group, [speeds[problem.kinds[device]] for device in group]) for group in groups
+    }
+    every = tuple(range(problem.device_count))
+    return [every, *(group for group in sorted(groups, key=lambda group: (rough[group], group)) if group != every)][
+        :_MOST_GROUPS
+    ]
+
+
+def _samples_per_second(problem: SearchProblem, device: int) -> float:
+    """At the best size of a pass that its memory might hold."""
+    kind, last = problem.class_of[device], problem.layer_count
+    most = problem.largest_share(device, 0, last, 1)
+    if most < problem.least_batch:
+        return 0.0
     forward, backward = problem.seconds
-    whole = (forward + backward)[:, -1, -1]
-    classes = sorted(set(problem.class_of), key=lambda kind: (whole[kind], kind))
-    for count in range(len(classes), max(0, len(classes) - _MOST_GROUPS), -1):
-        kept = classes[:count]
-        yield tuple(device for device in range(problem.device_count) if problem.class_of[device] in kept)
+    sizes = slice(max(1, problem.least_batch), most + 1)
+    seconds = forward[kind, sizes, last] + backward[kind, sizes, last]
+    seconds = seconds + 2 * problem.profiles[kind].overheads.action_seconds
+    return float(np.max(np.arange(sizes.start, sizes.stop) / np.maximum(seconds, 1e-300), initial=0.0))
+
+
+def _rough_seconds(problem: SearchProblem, group: tuple[int, ...], speeds: list[float]) -> float:
+    together, size = sum(speeds), len(group)
+    if together <= 0:
+        return math.inf
+    slowest = (
+        min((slowest_link(problem.links, device, group) for device in group), default=math.inf)
+        if size > 1
+        else math.inf
+    )
+    return problem.mini_batch / together + 2 * (size - 1) / size * problem.gradient_bytes[-1] / slowest
 
 
 class PassSharing:
