@@ -31,8 +31,8 @@ class PassingMemory:
     input_per_sample: FloatArray
     ahead: int
 
-    def bytes_of(self, samples: int) -> FloatArray:
-        """Of each run, with so many samples of a micro-batch."""
+    def bytes_of(self, samples: int | IntArray) -> FloatArray:
+        """Of each run, with so many samples of a micro-batch; of one run with each of several numbers."""
         waiting = samples * self.input_per_sample
         waiting = np.minimum(self.ahead * waiting, np.maximum(FEED_AHEAD_BYTES, waiting))
         result: FloatArray = self.fixed + self.per_sample * samples + waiting

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgeswarm.feed_ahead import FEED_AHEAD_BYTES
 from edgeswarm.plan import IdleDevice, Plan, Stage
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
@@ -27,7 +26,7 @@ from ..backups import with_backups
 from ..chunk_owners import handling_seconds, slowest_link
 from ..connection_memory import connection_bytes
 from ..cost_model import plan_memory_bytes
-from ..passing_memory import computing_per_sample
+from ..passing_memory import computing_per_sample, passing_of_runs
 from ..prediction import with_prediction
 from .edgeswarm import NAME, SLOWER_WITH_IT
 from .problem import SearchProblem
@@ -129,11 +128,7 @@ def _rough_seconds(problem: SearchProblem, group: tuple[int, ...], speeds: list[
     together, size = sum(speeds), len(group)
     if together <= 0:
         return math.inf
-    slowest = (
-        min((slowest_link(problem.links, device, group) for device in group), default=math.inf)
-        if size > 1
-        else math.inf
-    )
+    slowest = min(slowest_link(problem.links, device, group) for device in group) if size > 1 else math.inf
     return problem.mini_batch / together + 2 * (size - 1) / size * problem.gradient_bytes[-1] / slowest
 
 
@@ -196,12 +191,10 @@ class PassSharing:
         forward, backward = problem.seconds
         both = forward[kind, :, last] + backward[kind, :, last]
         action = problem.profiles[kind].overheads.action_seconds
-        run = problem.passing
-        computing = computing_per_sample(problem.instance, float(run.per_sample[0, last]), 0, last)
+        run = passing_of_runs(problem.instance, np.array([0]), np.array([last]))
+        computing = computing_per_sample(problem.instance, float(run.per_sample[0]), 0, last)
         share = np.arange(problem.mini_batch + 1)
-        waiting = share * float(run.input_per_sample[0, last])
-        held = float(run.fixed[0, last]) + (float(run.per_sample[0, last]) - computing) * share
-        held += np.minimum(run.ahead * waiting, np.maximum(FEED_AHEAD_BYTES, waiting)) if run.ahead else 0.0
+        held = run.bytes_of(share) - computing * share
         rows = []
         for passes in range(1, MOST_PASSES + 1):
             size, over = np.divmod(share, passes)
