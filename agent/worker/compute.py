@@ -92,9 +92,10 @@ class StageCompute:
         samples = self._samples(micro_batch)
         for interval in route.passes[:-1]:
             part = samples.rows(interval.first - route.interval.first, interval.end - route.interval.first)
-            held, _ = self._forward_of(micro_batch, interval, stage_inputs(self.module, part), part)
-            self._backward_of(micro_batch, held)
-            del held
+            # Nothing of a pass is held while the next one computes: its outputs alone would hold its graph.
+            self._backward_of(
+                micro_batch, self._forward_of(micro_batch, interval, stage_inputs(self.module, part), part)[0]
+            )
         last = route.passes[-1]
         if last != route.interval:
             samples = samples.rows(last.first - route.interval.first, last.end - route.interval.first)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -197,3 +198,26 @@ def test_replicas_with_passes_of_their_own_train_as_a_plain_loop(tmp_path: Path)
         lan.at_once(run.train)
         check_against_plain(run, job)
         run.close()
+
+
+def test_nothing_of_a_pass_is_held_while_the_next_one_computes(tmp_path: Path) -> None:
+    job = job_of(WithBatchNorm)
+    with Lan(tmp_path / "ca", [A]) as lan:
+        lan.connect()
+        run = run_of(lan, job, [{A: 8}], in_flight=1, cut=1.0, passes={A: 4})
+        module = run.computes[A].module
+        original = module.forward
+        earlier: list[weakref.ref[Tensor]] = []
+        alive: list[int] = []
+
+        def watched(*given: Any, **named: Any) -> tuple[Tensor, ...]:
+            alive.append(sum(reference() is not None for reference in earlier))
+            outputs = original(*given, **named)
+            earlier.extend(weakref.ref(output) for output in outputs)
+            return outputs
+
+        module.forward = watched  # type: ignore[method-assign]
+        lan.at_once(run.train)
+        run.close()
+    assert len(alive) > EPOCHS
+    assert not any(alive)
