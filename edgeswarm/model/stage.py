@@ -21,6 +21,7 @@ from torch import fx
 
 from .batch_norm import BatchStatistics
 from .draws import TURNS, DrawKey
+from .in_place import in_place_forms
 from .memory_layout import arranged, resolve_for_any_layout, wants_channels_last
 from .node import Node, map_argument
 from .operators import resolve
@@ -261,6 +262,8 @@ def _compile_layer(
             return _LAYOUTS[content]
         return getattr(torch, content)  # dtype or memory_format, checked against lists of names
 
+    makes = tuple(node.name for node in nodes if last_use.get(node.name, -1) > index)
+    in_place = in_place_forms(nodes, kept=frozenset(makes))
     for node in nodes:
         if node.name not in scratch:
             args = map_argument(node.args, place)
@@ -269,8 +272,8 @@ def _compile_layer(
             before, after = map_argument(node.args[:3], place), map_argument(node.args[7:], place)
             args = [*before, held[node.name, 0], held[node.name, 1], True, 1.0, *after]
         kwargs = {key: map_argument(value, place) for key, value in node.kwargs.items()}
-        values[node.name] = graph.create_node("call_function", resolve_op(node.op), tuple(args), kwargs, name=node.name)
-    makes = tuple(node.name for node in nodes if last_use.get(node.name, -1) > index)
+        operation = in_place.get(node.name) or resolve_op(node.op)
+        values[node.name] = graph.create_node("call_function", operation, tuple(args), kwargs, name=node.name)
     graph.output(tuple(values[name] for name in makes))
     run = fx.GraphModule(torch.nn.Module(), graph).forward
     return _LayerProgram(
