@@ -19,6 +19,9 @@ from edgeswarm.security.identity import Identity
 from edgeswarm_coordinator.agents import AgentLink
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 
+from .warm_start import WarmCommand, WarmStart
+
+_WARM = WarmStart()
 EDGESWARM = Path(sys.executable).with_name("edgeswarm")
 EDGESWARM_AGENT = Path(sys.executable).with_name("edgeswarm-agent")
 IDLE_SECONDS = 5.0  # within which the devices are free again, whatever happened
@@ -48,27 +51,42 @@ class Ended:
 class RunningCommand:
     """One command. What it says on standard error is read as it comes; `wait_for` waits for a part of it.
 
-    temporary: its folder for temporary files, which is to be empty when it has ended.
+    temporary: its folder for temporary files, which is to be empty when it has ended. warm: it is a command of `edgeswarm` that
+    may find its modules imported (warm_start.py).
     """
 
-    def __init__(self, arguments: Sequence[str | Path], *, environment: Mapping[str, str], temporary: Path) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str | Path],
+        *,
+        environment: Mapping[str, str],
+        temporary: Path,
+        warm: bool = False,
+    ) -> None:
         temporary.mkdir(parents=True, exist_ok=True)
         self.temporary = temporary
-        self._process = subprocess.Popen(
-            [str(argument) for argument in arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=temporary.parent,
-            env={
-                **environment,
-                "TMPDIR": str(temporary),
-                "OMP_NUM_THREADS": "1",
-                "PYTHONUNBUFFERED": "1",
-                "COLUMNS": "200",
-            },
-        )
+        words = [str(argument) for argument in arguments]
+        environment = {
+            **environment,
+            "TMPDIR": str(temporary),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "COLUMNS": "200",
+        }
+        self._process: subprocess.Popen[str] | WarmCommand
+        if warm:
+            assert arguments[0] == EDGESWARM
+            self._process = _WARM.start(words[1:], environment=environment, folder=temporary.parent)
+        else:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=temporary.parent,
+                env=environment,
+            )
         self._said: list[str] = []
         self._changed = threading.Condition()
         self._over = False

@@ -33,6 +33,7 @@ class Desk:
             [EDGESWARM, *arguments, *peers],
             environment={**self.cluster.environment, **environment},
             temporary=self.folder / f"temporary-{len(self.commands)}",
+            warm=True,
         )
         self.commands.append(command)
         return command

@@ -75,6 +75,7 @@ def test_a_file_that_does_not_fit_is_one_message_and_the_agents_are_free(
         [EDGESWARM, "train", path, "--output", output, *peers, "--no-mdns"],
         environment=cluster.environment,
         temporary=tmp_path / "temporary",
+        warm=True,
     )
     ended = command.end()
     assert ended.code == 1
