@@ -142,11 +142,11 @@ class PassSharing:
         self._tables = [self._table(device, free) for device, free in zip(devices, self._free(), strict=True)]
 
     def shares(self) -> list[int] | None:
-        """With which all are done soonest, what the all-reduce takes a processor included. None where memory holds none."""
+        """With which all are done soonest, what a processor does beside computing included. None where memory holds none."""
         samples = self.problem.mini_batch
         least = min(self.problem.least_batch, samples)
         times, largest = [], []
-        for table, more in zip(self._tables, self._handling(), strict=True):
+        for table, more in zip(self._tables, self._beside(), strict=True):
             held = np.flatnonzero(~np.isfinite(table.seconds[least:]))
             most = least + int(held[0]) - 1 if len(held) else samples
             largest.append(most if most >= least else 0)
@@ -206,19 +206,22 @@ class PassSharing:
         chosen: IntArray = np.argmax(table <= table.min(axis=0) * (1 + _ALIKE), axis=0)
         return PassTable(np.take_along_axis(table, chosen[np.newaxis], axis=0)[0], chosen + 1)
 
-    def _handling(self) -> list[float]:
-        """By device: seconds of its processor for frames and bytes of the all-reduce."""
+    def _beside(self) -> list[float]:
+        """By device: seconds of its processor whatever its share. Its optimizer's step, and the all-reduce's frames and bytes."""
         problem, size = self.problem, len(self.devices)
-        if size == 1:
-            return [0.0]
         owners = problem.owners(0, problem.layer_count, self.devices) or self.devices
-        return [
-            handling_seconds(
-                problem.profiles[problem.class_of[device]].overheads,
-                size=size,
-                owners=len(owners),
-                gradient_bytes=problem.gradient_bytes[-1],
-                is_owner=device in owners,
-            )
-            for device in self.devices
-        ]
+        found = []
+        for device in self.devices:
+            kind = problem.class_of[device]
+            overheads = problem.profiles[kind].overheads
+            seconds = float(problem.update_before[kind, -1]) + overheads.round_seconds
+            if size > 1:
+                seconds += handling_seconds(
+                    overheads,
+                    size=size,
+                    owners=len(owners),
+                    gradient_bytes=problem.gradient_bytes[-1],
+                    is_owner=device in owners,
+                )
+            found.append(seconds)
+        return found

@@ -51,6 +51,15 @@ def test_a_pass_is_as_large_as_suits_the_curve() -> None:
     assert plan.predicted.round_seconds == pytest.approx(3 * 4 * 8.0)
 
 
+def test_who_takes_longer_for_the_optimizers_step_gets_fewer_samples() -> None:
+    """By two: a sample takes 12 seconds, the step 24."""
+    instance = make_instance(slower=(1.0, 1.0), bandwidth=1e12, mini_batch=20)
+    slow_step = replace(instance.profiles["class-b"], update_seconds=(6.0,) * 4)
+    plan = plan_in_passes(replace(instance, profiles={**instance.profiles, "class-b": slow_step}))
+    assert plan is not None
+    assert plan.stages[0].shares == {"a": 11, "b": 9}
+
+
 def test_few_passes_are_taken_where_more_bring_nothing() -> None:
     plan = plan_in_passes(make_instance(slower=(1.0, 1.0), mini_batch=20))
     assert plan is not None
