@@ -61,7 +61,7 @@ class WarmCommand:
 
 
 class WarmStart:
-    """The warm process. Started by the first command; `close` ends it, as does the end of this process."""
+    """The warm process. The first command starts it, and it ends with this process."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -81,14 +81,6 @@ class WarmStart:
         os.close(output_end)
         os.close(errors_end)
         return WarmCommand(connection, stdout=output, stderr=errors)
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-        if self._folder is not None:
-            self._folder.cleanup()
 
     def _begin(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="warm-")
