@@ -6,7 +6,7 @@
     in place                    c for the norm, a for both                                   c a
 
 The gradient of such an activation can be told from its result as well as from its argument, and those who make the argument
-don't need it any more. Of what MobileNetV2 holds a third goes; a new tensor, which no cache knows, is not written.
+don't need it any more. Of what MobileNetV2 holds 31 % goes; a new tensor, which no cache knows, is not written.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def in_place_forms(nodes: Sequence[Node], *, kept: frozenset[str]) -> dict[str, 
     for node in nodes:
         if packet_of(node.op) not in _ACTIVATIONS or not _keeps_signs(node):
             continue
-        (read,) = node.reads or ("",)
-        alone = readers[read] == 1 and read not in kept
-        if alone and makers.get(read) in _MAKERS:
-            found[node.name] = _in_place(node.op)
+        if len(node.reads) == 1 and node.reads[0] not in kept:
+            (read,) = node.reads
+            if readers[read] == 1 and makers.get(read) in _MAKERS:
+                found[node.name] = _in_place(node.op)
     return found
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edgeswarm.model import memory_layout
 from edgeswarm.model.export import ExportedModel, export_model
 from edgeswarm.model.in_place import in_place_forms
 from edgeswarm.model.operators import packet_of
@@ -52,7 +54,7 @@ def trained(model: Callable[[Tensor], Any], parameters: list[Tensor]) -> list[Te
     """The output and the gradients."""
     images = IMAGES.clone().requires_grad_()
     output = model(images)
-    # Values at the limits of an activation have a gradient of their own.
+    # Each value has a gradient of its own.
     torch.autograd.backward([(output * torch.arange(output.numel()).view_as(output)).sum()])
     return [output, *(gradient for tensor in (images, *parameters) if (gradient := tensor.grad) is not None)]
 
@@ -130,6 +132,28 @@ def test_a_sum_is_written_over_and_what_it_adds_is_not() -> None:
     found = exported(model)
     assert len(in_place_of(found)) == 1
     assert_bits_of_the_model(model, found)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2)], ids=["relu", "relu6", "leaky"])
+def test_what_is_written_over_may_be_a_view_as_of_one_pixel(activation: nn.Module) -> None:
+    """Channels last, a convolution of one pixel is a matrix product, and a depthwise one a function of our own."""
+    model = nn.Sequential(
+        nn.AdaptiveAvgPool2d(1), nn.Conv2d(3, 8, 1), activation, nn.Conv2d(8, 8, 3, padding=1, groups=8), activation
+    )
+    found = exported(model)
+    assert len(in_place_of(found)) == 2
+    graph = found.layer_graph.stage(0, len(found.layer_graph.layers))
+    tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    with mock.patch.object(memory_layout, "_is_faster_on", return_value=True):
+        module = StageModule(graph, tensors, fast_layout=True)
+
+    def run(images: Tensor) -> Tensor:
+        return module.forward(BATCH, module.arranged([images]), draw=None)[0]
+
+    mine, theirs = trained(run, list(module.parameters.values())), trained(model, list(model.parameters()))
+    assert len(mine) == len(theirs)
+    for one, other in zip(mine, theirs, strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 class CutBetween(nn.Module):
