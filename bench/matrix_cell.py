@@ -2,7 +2,7 @@
 
     bed up --> profiles, plans --> each class of device alone --> peers' best settings --+
                                                                                          v
-              for each repeat:  edgeswarm | comparison planners' plans | DDP | 1F1B | single device
+              for each repeat:  edgeswarm | single device | DDP | 1F1B | edgeswarm again | comparison planners' plans
                                 edgeswarm, all samples new and from a hub whose link is as slow as the others
 
 One JSON file a cell, written after each step and each run: what was broken off goes on where it was, with the same plans and
@@ -69,9 +69,10 @@ class CellMeasurement:
     def missing(self) -> list[tuple[int, str]]:
         """(repeat, method) still to run, in their order."""
         done = {(run["repeat"], run["method"]) for run in self.document["runs"]}
-        methods = [*self.document["plans"], *self.document["peers"]]
-        # The same setting once more in each repeat: its distance from the first is the noise.
-        turns = [*methods, OURS + RUN_AGAIN, SERVED]
+        plans = [name for name in self.document["plans"] if name != OURS]
+        # The same setting once more in each repeat: its distance from the first is the noise. The peers run between the two,
+        # for a machine's pace changes by the minute, and the noise is to be that of what is compared.
+        turns = [OURS, *self.document["peers"], OURS + RUN_AGAIN, *plans, SERVED]
         return [
             (repeat, name)
             for repeat in range(self._effort.repeats)
