@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
+from .out_of_memory import tells_out_of_memory
+
 _LOG_LINES = 40
 _CAN_T_GO_ON = "the worker can't go on: "
 _WHAT_TO_DO = "what to do: "
-# What torch, Python and the C library print when an allocation fails.
-_OUT_OF_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory", "out of memory", "std::bad_alloc")
 
 _OF_SIGNAL = {
     signal.SIGILL: (
@@ -94,7 +94,7 @@ def _reason(remains: Remains) -> tuple[str, str]:
         )
     if code == -signal.SIGKILL and remains.out_of_memory_kills:
         return "the kernel killed it, out of memory (SIGKILL)", _NO_MEMORY_REMEDY
-    if code in (-signal.SIGABRT, -signal.SIGSEGV) and _says_out_of_memory(remains.log_tail):
+    if code in (-signal.SIGABRT, -signal.SIGSEGV) and tells_out_of_memory(remains.log_tail):
         return f"out of memory ({signal_name(-code)})", _NO_MEMORY_REMEDY
     if code < 0:
         text, remedy = _OF_SIGNAL.get(
@@ -108,7 +108,7 @@ def _reason(remains: Remains) -> tuple[str, str]:
             "it left by itself with exit code 0, in the middle of a job",
             "Report it as a defect, with the log below.",
         )
-    if _says_out_of_memory(last):
+    if tells_out_of_memory(last):
         return f"out of memory (exit code {code}: {last})", _NO_MEMORY_REMEDY
     if last.startswith(("ModuleNotFoundError", "ImportError")):
         return f"exit code {code}: {last}", "Install what is missing on this device, and run `edgeswarm-agent doctor`."
@@ -123,10 +123,6 @@ def signal_name(number: int) -> str:
 
 def _is_signal(number: int) -> bool:
     return number in set(signal.Signals)
-
-
-def _says_out_of_memory(text: str) -> bool:
-    return any(word in text for word in _OUT_OF_MEMORY)
 
 
 def _last_line(text: str) -> str:

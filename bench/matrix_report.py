@@ -25,13 +25,15 @@ SERVED = "edgeswarm, first epoch served"
 class CellResult:
     """What one cell's document says.
 
-    rates: by method and repeat, samples per second of the median round; methods that failed have none. problems: by method, why.
+    rates: by method and repeat, samples per second of the median round; methods that failed have none. paced: likewise, as if the
+    machine had been at its best pace, where its slowness is known. problems: by method, why.
     worst_rounds: by method, its slowest round by its median one. ideal: samples per second, what the devices do alone in all.
     ideal_beside: likewise, each measured while the others compute, since they share a machine here.
     """
 
     cell: str
     rates: dict[str, dict[int, float]]
+    paced: dict[str, dict[int, float]]
     problems: dict[str, str]
     worst_rounds: dict[str, float]
     ideal: float
@@ -58,6 +60,12 @@ class CellResult:
         found = self._ratios(of, other)
         return statistics.median(found) if found else None
 
+    def speed_up_at_one_pace(self, other: str, *, of: str = OURS) -> float | None:
+        """Without what the machine's pace, which others share, did to the one and the other; None where that is not known."""
+        ours, theirs = self.paced.get(of, {}), self.paced.get(other, {})
+        found = [ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs]
+        return statistics.median(found) if found else None
+
     @property
     def best_peer(self) -> str | None:
         """The peer against which we do worst."""
@@ -80,6 +88,7 @@ class CellResult:
 def read_cell(document: dict[str, Any]) -> CellResult:
     """Of a document that has its peers' settings; runs may be missing."""
     rates: dict[str, dict[int, float]] = {}
+    paced: dict[str, dict[int, float]] = {}
     problems: dict[str, str] = {}
     worst: dict[str, list[float]] = {}
     for run in document["runs"]:
@@ -88,10 +97,15 @@ def read_cell(document: dict[str, Any]) -> CellResult:
             continue
         median = statistics.median(run["round_seconds"])
         rates.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / median
+        if slowness := [value for value in run.get("slowness", []) if value]:
+            paced.setdefault(run["method"], {})[run["repeat"]] = (
+                document["mini_batch"] / median * statistics.median(slowness)
+            )
         worst.setdefault(run["method"], []).append(max(run["round_seconds"]) / median)
     return CellResult(
         cell=document["cell"],
         rates=rates,
+        paced=paced,
         problems=problems,
         worst_rounds={method: max(found) for method, found in worst.items()},
         ideal=sum(document["alone"][kind]["samples_per_second"] for kind in document["device_classes"]),
@@ -110,11 +124,13 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
         how=(
             "Samples per second of the median round, and edgeswarm's by each peer's: medians over interleaved repeats. Ideal: "
             "the sum of what the devices do alone; at once: each measured while the others compute, since devices on one machine "
-            "take of each other's caches. Noise: the same setting against itself. `equal`: within the noise."
+            "take of each other's caches. Noise: the same setting against itself. `equal`: within the noise. At one pace: beside the "
+            "best peer, each rate times the machine's slowness while it was measured."
         ),
         columns=(
             *("cell", "samples/s", "of the ideal", "of the ideal at once", "noise", "worst round"),
             *(f"x {peer}" for peer in peers),
+            "at one pace",
         ),
     )
     for cell in cells:
@@ -137,11 +153,13 @@ def _beside_peers(cell: CellResult, method: str, peers: Sequence[str]) -> tuple[
     rate = cell.rate(method)
     assert rate is not None
     ratios = {peer: cell.speed_up(peer, of=method) for peer in peers}
+    at_one_pace = None if cell.best_peer is None else cell.speed_up_at_one_pace(cell.best_peer, of=method)
     return (
         cell.cell if method == OURS else method.replace(OURS, cell.cell),
         *(f"{rate:.1f}", f"{rate / cell.ideal:.2f}", f"{rate / cell.ideal_beside:.2f}"),
         *("" if cell.noise is None else f"{cell.noise:.0%}", f"{cell.worst_rounds[method]:.2f}"),
         *(cell.problems.get(peer, "") if ratio is None else cell.shown(ratio) for peer, ratio in ratios.items()),
+        "" if at_one_pace is None else f"{at_one_pace:.2f}",
     )
 
 

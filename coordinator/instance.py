@@ -23,12 +23,13 @@ from .device import Device
 from .device_fit import DeviceFit, fit_device
 from .model_facts import ModelFacts, ServedSamples, model_costs
 from .planner.connection_memory import BASE_PEERS
+from .planner.passing_memory import SAVED_GROWTH
 from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
 from .profile_cache import DATA_SOURCE, Profiles
 from .profiling import batch_sizes_to_profile, checked_stages
 from .stage_checks import CheckedStage
-from .working_memory import TRAINING_GROWTH, SeenMemory, heap_slack, working_memory
+from .working_memory import SeenMemory, heap_slack, working_memory
 
 # What a worker holds beside Eq 3: a frame on its way in and one on its way out; the samples of its feed come on top.
 FRAMES_HELD = 2
@@ -99,7 +100,7 @@ def planning_instance(
         model=model_costs(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
-            heap_slack=tuple(TRAINING_GROWTH * factor for factor in slack),
+            heap_slack=tuple(SAVED_GROWTH * factor for factor in slack),
             transient_bytes=transient_bytes,
             workspace_bytes=workspace_bytes,
             optimizer_state_factor=facts.optimizer_state_factor,

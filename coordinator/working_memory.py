@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from edgeswarm.model.layer_graph import LayerGraph
 
 from .device_fit import trained_sizes
+from .planner.passing_memory import WORKING_GROWTH
 from .profile_cache import Curve
 from .stage_checks import CheckedStage
 
 # Blocks of many sizes come and go in a heap: saved activations take more than their bytes.
 MOST_HEAP_SLACK = 2.0
-# In a training the gaps are more than in a few forwards, and grow over the first rounds: autograd's small blocks lie between
-# the activations until a backward ends, so what the last layers let go of does not join to what an early layer's large
-# gradients need. Set from the peaks of plans of MobileNetV2 over six emulated devices, and of BERT-small (bench.matrix).
-TRAINING_GROWTH = 1.35
 # Of the largest batch that any kind of hardware tried: kinds that came so far are asked.
 _LARGE_PART = 4
 
@@ -65,8 +62,8 @@ def working_memory(
         # A gradient is there beside the sum that it is added to.
         least = float(max(trained_sizes(layer_graph, layer), default=0))
         fixed, per_sample = _line([kind.curves[layer.index] for kind in kinds], least=least)
-        transient.append(round(TRAINING_GROWTH * max(0.0, per_sample - factor * layer.saved_bytes)))
-        workspace.append(round(TRAINING_GROWTH * fixed))
+        transient.append(round(WORKING_GROWTH * max(0.0, per_sample - factor * layer.saved_bytes)))
+        workspace.append(round(WORKING_GROWTH * fixed))
     return tuple(transient), tuple(workspace)
 
 

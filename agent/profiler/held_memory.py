@@ -16,9 +16,10 @@ from edgeswarm.model.probe import random_inputs_for, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 
+from ..out_of_memory import is_out_of_memory
 from ..worker.backward import edges_of
 from ..worker.memory import anonymous_bytes
-from .layer_timing import Timing, free_memory, is_out_of_memory
+from .layer_timing import Timing, free_memory
 
 IN_FLIGHT = 3
 # A batch that takes so much is large enough to see it; less growth is lost among pages of 2 MiB.

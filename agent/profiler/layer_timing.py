@@ -22,6 +22,7 @@ from edgeswarm.model.probe import random_inputs_for, random_like, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 
+from ..out_of_memory import is_out_of_memory
 from ..worker.backward import run_backward
 from ..worker.memory import (
     anonymous_bytes,
@@ -203,12 +204,6 @@ def expected_bytes(needs: Sequence[tuple[int, int]], batch_size: int, *, gradien
     before_size, before_bytes = needs[-2]
     slope = (last_bytes - before_bytes) / (last_size - before_size)
     return max(proportional, int(last_bytes + slope * (batch_size - last_size)))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is how Python, torch's CPU allocator or CUDA say that there is no memory left."""
-    text = str(error)
-    return isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text.lower()
 
 
 def free_memory(accelerator: str) -> None:

@@ -15,6 +15,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.probe import random_inputs_for
 from edgeswarm.model.stage import StageModule
 
+from ..out_of_memory import is_out_of_memory
 from .backward import edges_of, run_backward
 from .memory import peak_anonymous_bytes, reset_peak
 
@@ -40,8 +41,8 @@ def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, ch
             if roots:
                 zeros = [torch.zeros(shape, dtype=dtype, device=module.device) for _, shape, dtype in roots]
                 run_backward([edge for edge, _, _ in roots], zeros)
-    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         raise EdgeswarmError(
             ErrorCode.NO_PLAN_FITS,
@@ -56,10 +57,3 @@ def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, ch
         if parameter.grad is not None:
             parameter.grad.zero_()
     return peak_anonymous_bytes()
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    text = str(error)
-    return "can't allocate memory" in text or "out of memory" in text.lower()

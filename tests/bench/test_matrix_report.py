@@ -53,7 +53,7 @@ def test_rates_and_ratios_are_medians_over_the_repeats() -> None:
 def test_what_is_within_the_noise_reads_equal() -> None:
     table = peers_table([read_cell(document())])
     assert table.rows == [
-        ("C-100-x", "50.0", "0.50", "0.62", "5%", "2.00", "2.00", "equal (1.00)", "out of memory on nano-1"),
+        ("C-100-x", "50.0", "0.50", "0.62", "5%", "2.00", "2.00", "equal (1.00)", "out of memory on nano-1", ""),
         (
             "C-100-x, first epoch served",
             "40.0",
@@ -64,9 +64,20 @@ def test_what_is_within_the_noise_reads_equal() -> None:
             "1.60",
             "0.82",
             "out of memory on nano-1",
+            "",
         ),
     ]
     assert table.verdicts == [("C-100-x: 1.00 times single", False)]
+
+
+def test_at_one_pace_what_the_machine_did_to_one_and_not_to_the_other_is_left_out() -> None:
+    told = document()
+    for each in told["runs"]:
+        each["slowness"] = [1.5, None, 1.5] if each["method"] == "single" else [1.2, 1.2, 1.3]
+    cell = read_cell(told)
+    assert cell.speed_up("single") == pytest.approx(1.0)
+    assert cell.speed_up_at_one_pace("single") == pytest.approx(1.2 / 1.5)
+    assert peers_table([cell]).rows[0][-1] == "0.80"
 
 
 def test_plans_of_other_planners() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from edgeswarm_coordinator.planner.passing_memory import WORKING_GROWTH
 from edgeswarm_coordinator.profile_cache import Curve
 from edgeswarm_coordinator.stage_checks import CheckedStage
 from edgeswarm_coordinator.working_memory import (
     MOST_HEAP_SLACK,
-    TRAINING_GROWTH,
     SeenMemory,
     heap_slack,
     working_memory,
@@ -34,7 +34,7 @@ def line(fixed: float, per_sample: float) -> Curve:
 
 def grown(taken: float, *, saved: float = 0.0) -> int:
     """As it is over many rounds, without what the layer saves."""
-    return round(TRAINING_GROWTH * max(0.0, taken - saved))
+    return round(WORKING_GROWTH * max(0.0, taken - saved))
 
 
 def test_layers_alone_say_what_they_take_beyond_what_they_save() -> None:
