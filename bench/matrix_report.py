@@ -124,8 +124,8 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
         how=(
             "Samples per second of the median round, and edgeswarm's by each peer's: medians over interleaved repeats. Ideal: "
             "the sum of what the devices do alone; at once: each measured while the others compute, since devices on one machine "
-            "take of each other's caches. Noise: the same setting against itself. `equal`: within the noise. At one pace: beside the "
-            "best peer, each rate times the machine's slowness while it was measured."
+            "take of each other's caches. Noise: the same setting against itself. `equal`: within the noise. At one pace: beside "
+            "the best peer, each rate times the machine's slowness while it was measured."
         ),
         columns=(
             *("cell", "samples/s", "of the ideal", "of the ideal at once", "noise", "worst round"),
