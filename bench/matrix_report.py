@@ -45,7 +45,7 @@ class CellResult:
     @property
     def noise(self) -> float | None:
         """Of the same setting against itself, 0.02 for 2 %; None while it was not run twice in a repeat."""
-        ratios = self._ratios(OURS, OURS + RUN_AGAIN)
+        ratios = _ratios(self.rates, OURS, OURS + RUN_AGAIN)
         return max((abs(ratio - 1) for ratio in ratios), default=None)
 
     def rate(self, method: str) -> float | None:
@@ -57,13 +57,12 @@ class CellResult:
         """Ours, or that of one of our own methods, by the other's rate."""
         if other == of:
             return 1.0
-        found = self._ratios(of, other)
+        found = _ratios(self.rates, of, other)
         return statistics.median(found) if found else None
 
     def speed_up_at_one_pace(self, other: str, *, of: str = OURS) -> float | None:
         """Without what the machine's pace, which others share, did to the one and the other; None where that is not known."""
-        ours, theirs = self.paced.get(of, {}), self.paced.get(other, {})
-        found = [ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs]
+        found = _ratios(self.paced, of, other)
         return statistics.median(found) if found else None
 
     @property
@@ -80,9 +79,11 @@ class CellResult:
             return f"equal ({ratio:.2f})"
         return f"{ratio:.2f}"
 
-    def _ratios(self, above: str, below: str) -> list[float]:
-        ours, theirs = self.rates.get(above, {}), self.rates.get(below, {})
-        return [ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs]
+
+def _ratios(rates: dict[str, dict[int, float]], above: str, below: str) -> list[float]:
+    """Of the repeats that both have."""
+    ours, theirs = rates.get(above, {}), rates.get(below, {})
+    return [ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs]
 
 
 def read_cell(document: dict[str, Any]) -> CellResult:
@@ -96,11 +97,10 @@ def read_cell(document: dict[str, Any]) -> CellResult:
             problems[run["method"]] = run["problem"]
             continue
         median = statistics.median(run["round_seconds"])
-        rates.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / median
+        rate = document["mini_batch"] / median
+        rates.setdefault(run["method"], {})[run["repeat"]] = rate
         if slowness := [value for value in run.get("slowness", []) if value]:
-            paced.setdefault(run["method"], {})[run["repeat"]] = (
-                document["mini_batch"] / median * statistics.median(slowness)
-            )
+            paced.setdefault(run["method"], {})[run["repeat"]] = rate * statistics.median(slowness)
         worst.setdefault(run["method"], []).append(max(run["round_seconds"]) / median)
     return CellResult(
         cell=document["cell"],
