@@ -17,8 +17,9 @@ from datetime import datetime, timezone
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 DEFAULT_LEASE_SECONDS = 2.0
-# Between Reserve and the first Watch a coordinator talks to other devices, too.
-FIRST_WATCH_SECONDS = 10.0
+# Between Reserve and the first Watch a coordinator waits for the slowest of its other devices (10 s), on a machine that
+# imports torch meanwhile, which stops all its threads for as long as a slow disk takes.
+FIRST_WATCH_SECONDS = 60.0
 # Terms are remembered beyond a job's end, so that its old coordinator can't come back with a lower one.
 _REMEMBERED_JOBS = 64
 

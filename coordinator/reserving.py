@@ -23,7 +23,7 @@ from .progress import Progress
 from .supervision import Supervision
 
 LEASE_SECONDS = 2.0  # after our end or a cut network an agent frees itself
-_RESERVE_SECONDS = 10.0
+RESERVE_SECONDS = 10.0
 _FREE_SECONDS = 4.0
 _FREE_LOST_SECONDS = 0.3  # nobody waits for an answer of a device that is known to be gone
 
@@ -77,7 +77,7 @@ class Devices:
         request = agent_pb2.ReserveRequest(job=self._job, description=_who(), lease_seconds=LEASE_SECONDS)
 
         def reserve(link: AgentLink) -> None:
-            link.call("Reserve", request, timeout_seconds=_RESERVE_SECONDS, doing="reserve it")
+            link.call("Reserve", request, timeout_seconds=RESERVE_SECONDS, doing="reserve it")
 
         with self._progress.step(RESERVE_DEVICES):
             self._held.update(link.node_id for link in new)  # before the call: a lost answer must not leave it taken
@@ -101,7 +101,7 @@ class Devices:
         with self._asking[link.node_id]:
             if link.node_id not in self._held:
                 return True
-            reply = link.call("Reserve", request, timeout_seconds=_RESERVE_SECONDS, doing="ask for the job's files")
+            reply = link.call("Reserve", request, timeout_seconds=RESERVE_SECONDS, doing="ask for the job's files")
             return bool(reply.has_bundle)
 
     def free(self, node_ids: Sequence[str], *, reason: str) -> None:

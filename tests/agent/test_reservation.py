@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm_agent.reservation import DEFAULT_LEASE_SECONDS, FIRST_WATCH_SECONDS, JobCall, Reservation
+from edgeswarm_coordinator.reserving import LEASE_SECONDS, RESERVE_SECONDS
 
 IDLE = Reservation("nano-1")
 
@@ -85,6 +86,13 @@ def test_the_lease_runs_only_while_no_watch_is_open() -> None:
     assert broken.holding is not None
     assert not broken.holding.expired(12.9)
     assert broken.holding.expired(13.0)
+
+
+def test_a_device_waits_for_its_first_watch_longer_than_the_coordinator_for_the_slowest_reserve() -> None:
+    state = reserve(IDLE, "a", lease=LEASE_SECONDS, now=0.0)
+    assert state.holding is not None
+    assert not state.holding.expired(3 * RESERVE_SECONDS)
+    assert state.watch_opened(JobCall("a", 1)).holding is not None
 
 
 def test_an_older_watch_that_breaks_later_changes_nothing() -> None:
