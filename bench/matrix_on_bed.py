@@ -5,6 +5,7 @@ Names of devices are short in all that is told (nano-1), since the agents of a n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
@@ -34,10 +35,20 @@ from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_to_json
 from edgeswarm_coordinator.command import Command
 from edgeswarm_coordinator.controller import TrainOptions, train
-from edgeswarm_coordinator.events import Event, RoundDone, SharesMoved
+from edgeswarm_coordinator.events import (
+    MEASURE_LINKS,
+    PREPARE_WORKERS,
+    PROFILE_LAYERS,
+    Event,
+    Listener,
+    RoundDone,
+    SharesMoved,
+    StepStarted,
+)
 from edgeswarm_coordinator.metrics import move_to_json, round_to_json
 from edgeswarm_coordinator.plan_by_hand import with_node_ids
 from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
+from edgeswarm_coordinator.train_job import TrainResult
 
 WARM_UP_ROUNDS, LEAST_ROUNDS, SERVED_ROUNDS = 2, 3, 4
 # Until the second look at the devices' speeds, or the first one where rounds are long.
@@ -45,6 +56,8 @@ SETTLING_ROUNDS = (12, 6)
 # Of a training that is long enough for other shares to pay; rounds of a checkpoint that would be an accident here.
 LONG_EPOCHS, NEVER = 50, 10**6
 _LIMIT_SECONDS = 900.0
+# The first step of a training for which the devices' speed counts.
+_TIMED = (PROFILE_LAYERS, MEASURE_LINKS, PREPARE_WORKERS)
 
 
 @dataclass(frozen=True)
@@ -140,7 +153,7 @@ class OnBed:
         )
         try:
             with mock.patch.object(Command, "plan", return_value=planned):
-                train(options, folders=self._cluster.folders, listener=listen, cancel=enough)
+                self._train(options, listen, cancel=enough)
         except EdgeswarmError as error:
             if not enough.is_set():
                 return {"problem": f"{error.code.value}: {error.message}"}
@@ -178,10 +191,22 @@ class OnBed:
                     counters = read_counters()
 
         try:
-            result = train(replace(options, output=folder / "result"), folders=self._cluster.folders, listener=listen)
+            result = self._train(replace(options, output=folder / "result"), listen)
         except EdgeswarmError as error:
             return {"problem": f"{error.code.value}: {error.message}"}
         return self._told(result.metrics["rounds"], ends, first=WARM_UP_ROUNDS, counters=counters)
+
+    def _train(self, options: TrainOptions, listen: Listener, *, cancel: threading.Event | None = None) -> TrainResult:
+        """Workers import torch at full speed: nobody times that, and a nano takes most of a minute for it."""
+        with contextlib.ExitStack() as starting:
+            starting.enter_context(self._bed.at_full_speed(self._cores))
+
+            def heard(event: Event) -> None:
+                if isinstance(event, StepStarted) and event.step in _TIMED:
+                    starting.close()
+                listen(event)
+
+            return train(options, folders=self._cluster.folders, listener=heard, cancel=cancel)
 
     def _told(
         self, rounds: Sequence[Mapping[str, Any]], ends: Sequence[float], *, first: int, counters: dict[str, Counter]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.peers.rounds import IMPORTED
 from bench.testbed import bed as beds
 from bench.testbed.bed import EmulatedLan
 from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
@@ -78,11 +79,13 @@ def run_script(
     master = f"{bed.addresses[devices[0]]}:{PORT}"
     killed = {name: beds.statistics(name)["oom_kills"] for name in devices}
     processes: dict[str, subprocess.Popen[str]] = {}
-    for rank, name in enumerate(devices):
-        words = [sys.executable, "-m", f"bench.peers.{script}", *map(str, options)]
-        place = ["--rank", str(rank), "--world", str(len(devices)), "--master", master]
-        with (folder / f"{rank}-{name}.log").open("w") as log:
-            processes[name] = bed.start(name, *words, *place, environment=_environment(), log=log)
+    with bed.at_full_speed(devices):
+        for rank, name in enumerate(devices):
+            words = [sys.executable, "-m", f"bench.peers.{script}", *map(str, options)]
+            place = ["--rank", str(rank), "--world", str(len(devices)), "--master", master]
+            with (folder / f"{rank}-{name}.log").open("w") as log:
+                processes[name] = bed.start(name, *words, *place, environment=_environment(), log=log)
+        _wait_for_imports(processes, folder)
     problem = _wait(processes, limit_seconds)
     for process in processes.values():
         if process.poll() is None:
@@ -98,6 +101,14 @@ def run_script(
 def _environment() -> dict[str, str]:
     plain = {key: value for key, value in os.environ.items() if not key.startswith("EDGESWARM_")}
     return {**plain, **ALLOCATOR_ENVIRONMENT, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(REPOSITORY)}
+
+
+def _wait_for_imports(processes: dict[str, subprocess.Popen[str]], folder: Path) -> None:
+    """Until each has imported what it needs, or has ended."""
+    for rank, (name, process) in enumerate(processes.items()):
+        log = folder / f"{rank}-{name}.log"
+        while process.poll() is None and IMPORTED not in log.read_text():
+            time.sleep(0.05)
 
 
 def _wait(processes: dict[str, subprocess.Popen[str]], limit_seconds: float) -> str:

@@ -16,6 +16,7 @@ from torch import nn
 from bench.energy import joules_between, read_counters
 
 WARM_UP_ROUNDS = 2
+IMPORTED = "has imported torch"  # what a script says first
 JOIN_SECONDS = 300.0
 
 
@@ -46,6 +47,7 @@ def laid_out(module: nn.Module, given: argparse.Namespace) -> nn.Module:
 
 def join(given: argparse.Namespace) -> None:
     """Raises RuntimeError where the others don't come."""
+    print(IMPORTED, flush=True)
     torch.set_num_threads(1)
     if given.world > 1:
         dist.init_process_group(
