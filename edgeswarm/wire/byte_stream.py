@@ -31,13 +31,12 @@ from ..security.certificates import certificate_holder
 from ..security.files import write_atomically
 from ..security.identity import Identity
 from ..security.node_id import server_name
-from .channel import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS
+from .channel import CONNECT_SECONDS, KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS
 
 # Decrypted in one go, well inside a core's cache; a link of 100 Mbit/s takes 10 ms for them.
 WAKE_BYTES = 128 * 1024
 # What the kernel holds that has not been sent yet: little, so that what is more urgent soon gets its turn.
 UNSENT_BYTES = 128 * 1024
-HANDSHAKE_SECONDS = 10.0
 TICKET_BYTES = 16
 _RECORD_HEADER_BYTES = 5
 _MOST_RECORD_BYTES = _RECORD_HEADER_BYTES + 0xFFFF  # what the length in a header can say
@@ -71,8 +70,8 @@ class ByteStream:
         self._wakes_at = 1
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-        self._patience_milliseconds: float | None = HANDSHAKE_SECONDS * 1000
-        connection.settimeout(HANDSHAKE_SECONDS)
+        self._patience_milliseconds: float | None = CONNECT_SECONDS * 1000
+        connection.settimeout(CONNECT_SECONDS)
         _set_options(connection)
         self._shake_hands()
         connection.settimeout(None)
@@ -188,7 +187,7 @@ def open_stream(address: str, *, identity: Identity, node_id: str) -> ByteStream
     Raises EdgeswarmError: DEVICE_UNREACHABLE where nobody answers, TRUST where it isn't that node of our cluster.
     """
     try:
-        connection = socket.create_connection(host_and_port(address), timeout=HANDSHAKE_SECONDS)
+        connection = socket.create_connection(host_and_port(address), timeout=CONNECT_SECONDS)
         try:
             return ByteStream(connection, _context(identity, ssl.PROTOCOL_TLS_CLIENT), expected=node_id)
         except BaseException:

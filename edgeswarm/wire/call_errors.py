@@ -21,6 +21,7 @@ METADATA_KEY = "edgeswarm-error-bin"
 METADATA_LIMIT_BYTES = 128 * 1024  # gRPC's own limit of 8 KiB drops the whole call's answer
 
 _DETAIL_LIMIT = 8000  # characters of a traceback's end, and of a message
+_BROKEN_OFF = "Handshake read failed (Endpoint closing)"  # by ourselves, at the end of our patience
 _TRUST_WORDS = ("certificate", "handshake", "hostname verification", "peer name", "alert")
 
 _log = logging.getLogger(__name__)
@@ -38,6 +39,13 @@ def error_of_call(error: grpc.RpcError, *, device: str, doing: str = "") -> Edge
     if sent is not None:
         return sent
     code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNAVAILABLE and _BROKEN_OFF in details:
+        return EdgeswarmError(
+            ErrorCode.DEVICE_UNREACHABLE,
+            f"{device} took the connection and was not done with the handshake in time{tried}.",
+            "Check the network and what else keeps that device busy.",
+            detail=details,
+        )
     if code is grpc.StatusCode.UNAVAILABLE and any(word in details.lower() for word in _TRUST_WORDS):
         return EdgeswarmError(
             ErrorCode.TRUST,

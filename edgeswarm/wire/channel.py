@@ -26,6 +26,8 @@ from .call_errors import METADATA_LIMIT_BYTES, ErrorInterceptor
 
 # What is large travels in chunks of 512 KiB; the largest message is a Prepare, with the plan and a stage's graph.
 MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
+# Lost packets are sent again after 1, 3 and 7 s, and a busy nano takes a second and more to look at a certificate.
+CONNECT_SECONDS = 10.0
 KEEPALIVE_SECONDS = 10.0
 KEEPALIVE_TIMEOUT_SECONDS = 5.0
 
@@ -64,8 +66,9 @@ def secure_channel(address: str, *, identity: Identity, node_id: str) -> grpc.Ch
         ("grpc.enable_http_proxy", 0),  # an http_proxy of the environment is not for our devices
         ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which ends with its channel
         ("grpc.initial_reconnect_backoff_ms", 250),
-        ("grpc.min_reconnect_backoff_ms", 250),
         ("grpc.max_reconnect_backoff_ms", 2000),  # the default of 120 s would miss a device that comes back
+        # Not what it sounds like: how long an attempt has for TCP's and TLS's handshakes before it is broken off.
+        ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
     )
     return grpc.secure_channel(address, credentials, options, compression=grpc.Compression.NoCompression)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import grpc
 import pytest
 
+from edgeswarm.config import host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
@@ -119,6 +122,33 @@ def address(cluster: Cluster) -> Iterator[str]:
 def channel(cluster: Cluster, address: str) -> Iterator[grpc.Channel]:
     with secure_channel(address, identity=cluster.operator, node_id=NODE) as channel:
         yield channel
+
+
+@contextlib.contextmanager
+def relay(address: str, *, silent_seconds: float) -> Iterator[str]:
+    """Its address: takes connections at once and passes nothing on for so long, as a device whose processor is busy."""
+
+    def pump(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def connect(taken: socket.socket) -> None:
+        time.sleep(silent_seconds)
+        onward = socket.create_connection(host_and_port(address))
+        threading.Thread(target=pump, args=(taken, onward), daemon=True).start()
+        pump(onward, taken)
+
+    def listen(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=connect, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=listen, args=(listener,), daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)  # or accept would wait on
 
 
 def failure(channel: grpc.Channel, method: str = "Who", *, timeout_seconds: float = TIMEOUT_SECONDS) -> EdgeswarmError:
@@ -240,6 +270,28 @@ def test_a_call_that_is_ended_by_its_caller(channel: grpc.Channel) -> None:
     call.cancel()
     with pytest.raises(grpc.FutureCancelledError):
         call.result()
+
+
+def test_a_device_that_takes_its_time_for_the_handshake_is_waited_for(cluster: Cluster, address: str) -> None:
+    with (
+        relay(address, silent_seconds=1.0) as slow_address,
+        secure_channel(slow_address, identity=cluster.operator, node_id=NODE) as channel,
+    ):
+        answer = raw_stream_unary(channel, SERVICE, "Who")(iter([b"x"]), timeout=TIMEOUT_SECONDS)
+    assert answer == b"operator-desk-0000aa operator 1"
+
+
+def test_a_handshake_without_an_end_is_no_matter_of_trust(
+    cluster: Cluster, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgeswarm.wire.channel.CONNECT_SECONDS", 0.2)
+    with (
+        relay(address, silent_seconds=1.0) as slow_address,
+        secure_channel(slow_address, identity=cluster.operator, node_id=NODE) as channel,
+    ):
+        error = failure(channel)
+    assert error.code is ErrorCode.DEVICE_UNREACHABLE
+    assert "was not done with the handshake in time" in error.message
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------
