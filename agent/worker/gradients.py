@@ -1,7 +1,7 @@
 """Gradients of a stage as flat buckets: sums over samples until the step, each all-reduced as soon as it is done.
 
     parameters, last used first     | head | block 3 | block 2 | ... |
-    buckets (gradient_pieces.py)    |    bucket 0    |  bucket 1 ... |
+    buckets (gradient_pieces.py)    |   bucket 0   | bucket 1 | last |
     backward of the last micro-batch  ------------------------------->
     all-reduce, on its own thread          bucket 0 ---> bucket 1 --->
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, pieces_of
+from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, begins_bucket, pieces_of
 
 from .all_reduce import ReplicaGroup
 from .epoch_state import EpochSwitch
@@ -44,10 +44,13 @@ class GradientBuckets:
         # Parameters that got a gradient in this round. The others' zeros are no gradient: an optimizer leaves those alone.
         self.touched: set[str] = set()
         members: list[tuple[str, torch.nn.Parameter]] = []
+        before = sum(_size_bytes(parameter) for _, parameter in parameters)
         for name, parameter in reversed(parameters):
+            size = _size_bytes(parameter)
+            before -= size
             same_kind = not members or members[0][1].dtype == parameter.dtype
-            held = sum(p.numel() * p.element_size() for _, p in members)
-            if members and (not same_kind or held + parameter.numel() * parameter.element_size() > bucket_bytes):
+            held = sum(_size_bytes(member) for _, member in members)
+            if members and (not same_kind or begins_bucket(size, held=held, before=before, largest=bucket_bytes)):
                 self._make_bucket(members)
                 members = []
             members.append((name, parameter))
@@ -98,6 +101,10 @@ class GradientBuckets:
             norm = torch.linalg.vector_norm(self._views[name], dtype=torch.float64)
             total += float(norm) ** 2
         return total
+
+
+def _size_bytes(parameter: torch.nn.Parameter) -> int:
+    return parameter.numel() * parameter.element_size()
 
 
 # While a bucket waits for its sums, the other one has the link.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgeswarm.gradient_pieces import bucket_bytes, pieces_of
+from edgeswarm.gradient_pieces import LAST_BUCKET_BYTES, begins_bucket, bucket_bytes, pieces_of
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import Overheads, PlanningInstance
 from edgeswarm.samples import Interval, micro_batch_sizes, overlaps, split_micro_batch
@@ -184,9 +184,10 @@ def _buckets(instance: PlanningInstance, stage: Stage, name: str) -> tuple[Bucke
     count, held = 0, 0
     for layer in reversed(range(len(before) - 1)):
         size = before[layer + 1] - before[layer]
-        # The worker closes a bucket before the parameter that would make it too large, and reduces larger ones in pieces.
-        if size and (count == 0 or held + size > largest):
-            if count and before[end] - before[layer + 1] >= least:
+        ahead = before[layer] - before[0]
+        # As the worker does; it reduces a parameter that is larger than a bucket in pieces.
+        if size and (count == 0 or begins_bucket(size, held=held, before=ahead, largest=largest)):
+            if count and (before[end] - before[layer + 1] >= least or ahead + size <= LAST_BUCKET_BYTES):
                 buckets.append(bucket(layer + 1, end, count))
                 end, count = layer + 1, 0
             count, held = count + pieces_of(size, piece_bytes=largest), 0

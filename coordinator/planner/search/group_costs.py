@@ -189,7 +189,8 @@ class GroupCostTables:
         largest = np.array([bucket_bytes(int(each)) for each in size])[:, np.newaxis]
         buckets = (before[self._ends] - before[self._firsts]) * (LEAST_BUCKET_BYTES / largest)
         whole = factor * sent + latency * (buckets + 1)
-        bucket = factor * np.minimum(sent, largest) + 2 * latency
+        last = np.minimum(np.array(self.problem.last_bucket_bytes)[self._firsts], np.minimum(sent, largest))
+        bucket = factor * last + 2 * latency
         updates = np.zeros(whole.shape)
         for kind, device in enumerate(self._first):
             steps = self.problem.update_before[self.problem.class_of[device]]

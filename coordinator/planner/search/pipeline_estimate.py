@@ -165,7 +165,7 @@ class PipelineEstimator:
             each = problem.profiles[problem.class_of[device]].overheads
             frames = pieces * (does.frames + does.waits)
             handling = max(handling, frames * each.frame_seconds + 2 * does.sent * gradients * each.byte_seconds)
-        last_bucket = factor * min(gradients, bucket) + 2 * latency
+        last_bucket = factor * min(gradients, bucket, problem.last_bucket_bytes[stage.first]) + 2 * latency
         carrying = factor * (gradients + statistics) + latency * buckets
         return StageFigures(forward, backward, carrying, last_bucket, handling, step)
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES
+from edgeswarm.gradient_pieces import LAST_BUCKET_BYTES, LEAST_BUCKET_BYTES
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 from ..chunk_owners import owners_in
@@ -74,6 +74,19 @@ class SearchProblem:
             held = size if full else held + size
             counts.append(counts[-1] + full)
         return counts
+
+    @cached_property
+    def last_bucket_bytes(self) -> list[float]:
+        """[layer_count]: about what the last bucket has of a stage that begins with each layer: what nothing hides.
+
+        Where the first of its layers with gradients is too large for one, the whole layer; a bucket is that large at most.
+        """
+        found = []
+        for first in range(self.layer_count):
+            ends = [after - self.gradient_bytes[first] for after in self.gradient_bytes[first + 1 :]]
+            fitting = [size for size in ends if 0 < size <= LAST_BUCKET_BYTES]
+            found.append(float(max(fitting, default=next((size for size in ends if size), 0))))
+        return found
 
     @cached_property
     def seconds(self) -> tuple[FloatArray, FloatArray]:

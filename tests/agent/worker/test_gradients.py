@@ -43,6 +43,20 @@ def test_element_types_do_not_share_a_bucket() -> None:
     assert [flat.dtype for flat in GradientBuckets(names).flat] == [torch.float64, torch.float32]
 
 
+def test_the_bucket_that_is_done_last_is_small() -> None:
+    """Parameters of 64 KiB: of the first four, whose gradients come last, those behind 256 KiB have one by themselves."""
+
+    def of(count: int) -> list[list[str]]:
+        parameters = [(str(place), torch.nn.Parameter(torch.ones(128, 128))) for place in range(count)]
+        buckets = GradientBuckets(parameters)
+        return [buckets.members(bucket) for bucket in range(len(buckets.flat))]
+
+    assert of(10) == [["4", "5", "6", "7", "8", "9"], ["0", "1", "2", "3"]]
+    assert of(7) == [["3", "4", "5", "6"], ["0", "1", "2"]]
+    assert of(22) == [[str(place) for place in range(6, 22)], ["2", "3", "4", "5"], ["0", "1"]]
+    assert of(4) == [["0", "1", "2", "3"]]
+
+
 def test_a_large_parameter_is_reduced_in_pieces_about_alike() -> None:
     buckets = GradientBuckets([("a", torch.nn.Parameter(torch.ones(5, 51)))], bucket_bytes=200)
     (pieces,) = buckets.pieces
