@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 
 LEAST_BUCKET_BYTES = 1 << 20
-LAST_BUCKET_BYTES = 1 << 18
+LAST_BUCKET_BYTES = 1 << 16
 MOST_PIECES = 16  # of one bucket, since each waits for its latencies
 
 

@@ -44,11 +44,11 @@ def test_element_types_do_not_share_a_bucket() -> None:
 
 
 def test_the_bucket_that_is_done_last_is_small() -> None:
-    """Parameters of 64 KiB: of the first four, whose gradients come last, those behind 256 KiB have one by themselves."""
+    """Parameters of 16 KiB: of the first four, whose gradients come last, those behind 64 KiB have one by themselves."""
 
     def of(count: int) -> list[list[str]]:
-        parameters = [(str(place), torch.nn.Parameter(torch.ones(128, 128))) for place in range(count)]
-        buckets = GradientBuckets(parameters)
+        parameters = [(str(place), torch.nn.Parameter(torch.ones(64, 64))) for place in range(count)]
+        buckets = GradientBuckets(parameters, bucket_bytes=16 * 64 * 64 * 4)
         return [buckets.members(bucket) for bucket in range(len(buckets.flat))]
 
     assert of(10) == [["4", "5", "6", "7", "8", "9"], ["0", "1", "2", "3"]]

@@ -13,11 +13,11 @@ from .plans import make_instance, make_plan
     [
         pytest.param(10, [(6, 0.6), (4, 1.0)], id="the first four layers apart"),
         pytest.param(7, [(4, 4 / 7), (3, 1.0)], id="in the middle of the first four"),
-        pytest.param(22, [(16, 16 / 22), (4, 20 / 22), (2, 1.0)], id="a full one closes before"),
+        pytest.param(70, [(64, 64 / 70), (4, 68 / 70), (2, 1.0)], id="a full one closes before"),
         pytest.param(4, [(4, 1.0)], id="nothing else"),
         pytest.param(
             1000,
-            [*((96, 0.096 * place) for place in range(1, 11)), (36, 0.996), (4, 1.0)],
+            [*((128, 0.128 * place) for place in range(1, 8)), (100, 0.996), (4, 1.0)],
             id="several of the worker's taken together",
         ),
     ],
