@@ -45,8 +45,12 @@ class CellResult:
     @property
     def noise(self) -> float | None:
         """Of the same setting against itself, 0.02 for 2 %; None while it was not run twice in a repeat."""
-        ratios = _ratios(self.rates, OURS, OURS + RUN_AGAIN)
-        return max((abs(ratio - 1) for ratio in ratios), default=None)
+        return _noise(self.rates)
+
+    @property
+    def noise_at_one_pace(self) -> float | None:
+        """Likewise, without what the machine's pace did."""
+        return _noise(self.paced)
 
     def rate(self, method: str) -> float | None:
         """Median over the repeats."""
@@ -78,6 +82,10 @@ class CellResult:
         if self.noise is not None and abs(ratio - 1) <= self.noise:
             return f"equal ({ratio:.2f})"
         return f"{ratio:.2f}"
+
+
+def _noise(rates: dict[str, dict[int, float]]) -> float | None:
+    return max((abs(ratio - 1) for ratio in _ratios(rates, OURS, OURS + RUN_AGAIN)), default=None)
 
 
 def _ratios(rates: dict[str, dict[int, float]], above: str, below: str) -> list[float]:
@@ -125,7 +133,7 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
             "Samples per second of the median round, and edgeswarm's by each peer's: medians over interleaved repeats. Ideal: "
             "the sum of what the devices do alone; at once: each measured while the others compute, since devices on one machine "
             "take of each other's caches. Noise: the same setting against itself. `equal`: within the noise. At one pace: beside "
-            "the best peer, each rate times the machine's slowness while it was measured."
+            "the best peer, each rate times the machine's slowness while it was measured, and the noise of such rates."
         ),
         columns=(
             *("cell", "samples/s", "of the ideal", "of the ideal at once", "noise", "worst round"),
@@ -159,8 +167,13 @@ def _beside_peers(cell: CellResult, method: str, peers: Sequence[str]) -> tuple[
         *(f"{rate:.1f}", f"{rate / cell.ideal:.2f}", f"{rate / cell.ideal_beside:.2f}"),
         *("" if cell.noise is None else f"{cell.noise:.0%}", f"{cell.worst_rounds[method]:.2f}"),
         *(cell.problems.get(peer, "") if ratio is None else cell.shown(ratio) for peer, ratio in ratios.items()),
-        "" if at_one_pace is None else f"{at_one_pace:.2f}",
+        "" if at_one_pace is None else _with_noise(at_one_pace, cell.noise_at_one_pace),
     )
+
+
+def _with_noise(ratio: float, noise: float | None) -> str:
+    """`1.18, noise 6%`."""
+    return f"{ratio:.2f}" if noise is None else f"{ratio:.2f}, noise {noise:.0%}"
 
 
 def plans_table(cells: Sequence[CellResult]) -> Report:

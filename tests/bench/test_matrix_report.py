@@ -77,7 +77,11 @@ def test_at_one_pace_what_the_machine_did_to_one_and_not_to_the_other_is_left_ou
     cell = read_cell(told)
     assert cell.speed_up("single") == pytest.approx(1.0)
     assert cell.speed_up_at_one_pace("single") == pytest.approx(1.2 / 1.5)
-    assert peers_table([cell]).rows[0][-1] == "0.80"
+    assert cell.noise_at_one_pace == pytest.approx(cell.noise)
+    assert peers_table([cell]).rows[0][-1] == "0.80, noise 5%"
+    for each in told["runs"]:
+        each["slowness"] = []
+    assert read_cell(told).noise_at_one_pace is None
 
 
 def test_plans_of_other_planners() -> None:
