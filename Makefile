@@ -21,7 +21,7 @@ demo: $(INSTALLED) ## install, then train on three agents of this machine
 	$(BIN)/edgeswarm demo
 
 test: unit ## all tests: unit first, then those with real processes
-	$(BIN)/pytest -q -n 3 --dist loadfile tests -m '(e2e or root or thorough) and not soak'
+	$(BIN)/pytest -q -n 2 --dist loadfile tests -m '(e2e or root or thorough) and not soak'
 
 unit: $(INSTALLED) ## the quick tests alone (no jobs over agents)
 	$(BIN)/pytest -q -n 2 tests -m 'not e2e and not root and not thorough and not soak'
