@@ -18,7 +18,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 DEFAULT_LEASE_SECONDS = 2.0
 # Between Reserve and the first Watch a coordinator waits for the slowest of its other devices (10 s), on a machine that
-# imports torch meanwhile, which stops all its threads for as long as a slow disk takes.
+# imports torch meanwhile, whose libraries hold all its threads up while they load.
 FIRST_WATCH_SECONDS = 60.0
 # Terms are remembered beyond a job's end, so that its old coordinator can't come back with a lower one.
 _REMEMBERED_JOBS = 64

@@ -197,7 +197,7 @@ class OnBed:
         return self._told(result.metrics["rounds"], ends, first=WARM_UP_ROUNDS, counters=counters)
 
     def _train(self, options: TrainOptions, listen: Listener, *, cancel: threading.Event | None = None) -> TrainResult:
-        """Workers import torch at full speed: nobody times that, and a nano takes most of a minute for it."""
+        """Workers import torch at full speed: nobody times that, and on an eighth of a core it takes eight times as long."""
         with contextlib.ExitStack() as starting:
             starting.enter_context(self._bed.at_full_speed(self._cores))
 

@@ -116,7 +116,9 @@ def _run_peer(bed: EmulatedLan, cluster: BedCluster, method: str, task: str, fol
         words += ["--shares", ",".join(map(str, shares_by_speed(mini_batch, list(cores.values()))))]
     started = time.time()
     with cluster.paused():
-        log, problem = run_script(bed, "to_accuracy", devices, *words, folder=folder, limit_seconds=_LIMIT_SECONDS)
+        log, problem = run_script(
+            bed, "to_accuracy", devices, *words, folder=folder, limit_seconds=_LIMIT_SECONDS, start_is_timed=True
+        )
     if problem:
         return {"problem": problem}
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('{"trained_seconds"')]

@@ -52,7 +52,9 @@ def run_peer(
 ) -> PeerRun:
     """A script that times rounds. devices: in the order of ranks. folder: for the ranks' logs, made here."""
     before = {name: beds.statistics(name, reset_peak=True) for name in devices}
-    log, problem = run_script(bed, script, devices, *options, folder=folder, limit_seconds=limit_seconds)
+    log, problem = run_script(
+        bed, script, devices, *options, folder=folder, limit_seconds=limit_seconds, start_is_timed=False
+    )
     if problem:
         return PeerRun(problem=problem)
     told = _told(log.read_text())
@@ -73,19 +75,24 @@ def run_script(
     *options: object,
     folder: Path,
     limit_seconds: float,
+    start_is_timed: bool,
 ) -> tuple[Path, str]:
-    """script: a module of this package. Rank 0's log, and why it failed; the latter is empty where it didn't."""
+    """script: a module of this package. Rank 0's log, and why it failed; the latter is empty where it didn't.
+
+    start_is_timed: it has the devices' own speed then, otherwise all that this machine has.
+    """
     folder.mkdir(parents=True)
     master = f"{bed.addresses[devices[0]]}:{PORT}"
     killed = {name: beds.statistics(name)["oom_kills"] for name in devices}
     processes: dict[str, subprocess.Popen[str]] = {}
-    with bed.at_full_speed(devices):
+    with bed.at_full_speed(() if start_is_timed else devices):
         for rank, name in enumerate(devices):
             words = [sys.executable, "-m", f"bench.peers.{script}", *map(str, options)]
             place = ["--rank", str(rank), "--world", str(len(devices)), "--master", master]
             with (folder / f"{rank}-{name}.log").open("w") as log:
                 processes[name] = bed.start(name, *words, *place, environment=_environment(), log=log)
-        _wait_for_imports(processes, folder)
+        if not start_is_timed:
+            _wait_for_imports(processes, folder, limit_seconds)
     problem = _wait(processes, limit_seconds)
     for process in processes.values():
         if process.poll() is None:
@@ -103,11 +110,12 @@ def _environment() -> dict[str, str]:
     return {**plain, **ALLOCATOR_ENVIRONMENT, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(REPOSITORY)}
 
 
-def _wait_for_imports(processes: dict[str, subprocess.Popen[str]], folder: Path) -> None:
-    """Until each has imported what it needs, or has ended."""
+def _wait_for_imports(processes: dict[str, subprocess.Popen[str]], folder: Path, limit_seconds: float) -> None:
+    """Until each has imported what it needs, or has ended, or the time is over."""
+    deadline = time.monotonic() + limit_seconds
     for rank, (name, process) in enumerate(processes.items()):
         log = folder / f"{rank}-{name}.log"
-        while process.poll() is None and IMPORTED not in log.read_text():
+        while process.poll() is None and IMPORTED not in log.read_text() and time.monotonic() < deadline:
             time.sleep(0.05)
 
 

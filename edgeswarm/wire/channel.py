@@ -26,7 +26,7 @@ from .call_errors import METADATA_LIMIT_BYTES, ErrorInterceptor
 
 # What is large travels in chunks of 512 KiB; the largest message is a Prepare, with the plan and a stage's graph.
 MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
-# Lost packets are sent again after 1, 3 and 7 s, and a busy nano takes a second and more to look at a certificate.
+# The first packet, where it is lost, is sent again after 1, 3 and 7 s; and a small device may be busy computing.
 CONNECT_SECONDS = 10.0
 KEEPALIVE_SECONDS = 10.0
 KEEPALIVE_TIMEOUT_SECONDS = 5.0
