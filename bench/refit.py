@@ -44,6 +44,7 @@ def instance_again(then: PlanningInstance, prepared: PreparedModel, *, profiles:
         optimizer_state_factor=prepared.optimizer_state_factor,
         wire_dtype=prepared.wire_dtype,
         served=prepared.served,
+        met_rows=prepared.met_rows,
     )
     devices = [
         Device(

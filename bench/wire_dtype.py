@@ -58,7 +58,7 @@ def plan_of(job: Job, path: Path, cluster: ThrowawayCluster) -> Plan:
     """Half of the layers on `a`, the others on `b` and `c`; four micro-batches a round."""
     torch.manual_seed(job.seed)
     model = job.model()
-    inputs, _ = sample_batch(job, job.dataset(), rows=SAMPLE_ROWS, folder=path.parent)
+    inputs, _ = sample_batch(job, job.dataset(), range(SAMPLE_ROWS), folder=path.parent)
     args, kwargs = model_arguments(inputs)
     layers = len(export_model(model, args, kwargs).layer_graph.layers)
     share = job.batch_size // 8

@@ -254,6 +254,7 @@ class Command:
             optimizer_state_factor=prepared.optimizer_state_factor,
             wire_dtype=prepared.wire_dtype,
             served=prepared.served,
+            met_rows=prepared.met_rows,
         )
         measuring = Measuring(
             cache=ProfileCache(self.folders.cache_dir, warn=self.progress.warn),

@@ -38,7 +38,7 @@ def check_evaluation(job: Job, model: torch.nn.Module, dataset: Dataset, *, fold
     modes = [(module, module.training) for module in model.modules()]
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            inputs, targets = sample_batch(as_training, dataset, rows=min(SAMPLE_ROWS, length), folder=folder)
+            inputs, targets = sample_batch(as_training, dataset, range(min(SAMPLE_ROWS, length)), folder=folder)
             args, kwargs = model_arguments(inputs)
             model.eval()
             output = _tried(lambda: model(*args, **kwargs), folder, "running the model in evaluation mode")

@@ -104,6 +104,7 @@ def planning_instance(
             transient_bytes=transient_bytes,
             workspace_bytes=workspace_bytes,
             optimizer_state_factor=facts.optimizer_state_factor,
+            met_rows=facts.met_rows,
         ),
         profiles=classes,
         devices=tuple(

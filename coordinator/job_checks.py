@@ -63,7 +63,7 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
             f"Choose a batch_size of at most {length}.",
         )
     with torch.random.fork_rng(devices=[]), _unchanged_buffers(model):
-        inputs, targets = sample_batch(job, dataset, rows=min(SAMPLE_ROWS, batch_size), folder=folder)
+        inputs, targets = sample_batch(job, dataset, range(min(SAMPLE_ROWS, batch_size)), folder=folder)
         loss_counts = _check_forward(job, model, inputs, targets, folder=folder, batch_size=batch_size)
         check_optimizer(job, model, folder=folder)
         _check_learning_rate_schedule(job, folder=folder)
@@ -71,10 +71,10 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
     return CheckedJob(loss_counts, length, inputs, targets, warnings)
 
 
-def sample_batch(job: Job, dataset: Dataset, *, rows: int, folder: Path) -> tuple[Any, Any]:
-    """(inputs, targets) of the first samples, as a worker would get them. Raises EdgeswarmError."""
+def sample_batch(job: Job, dataset: Dataset, indices: Sequence[int], *, folder: Path) -> tuple[Any, Any]:
+    """(inputs, targets) of these samples, as a worker would get them. Raises EdgeswarmError."""
     samples = []
-    for index in range(rows):
+    for index in indices:
         with _user_code(folder, f"reading item {index} of the dataset"):
             item = part_of(dataset[index], SamplePart.BOTH)
         if job.data == SERVED:
@@ -90,7 +90,7 @@ def sample_batch(job: Job, dataset: Dataset, *, rows: int, folder: Path) -> tupl
                 )
             item = part_of(item, SamplePart.BOTH)
         samples.append(item)
-    inputs, targets = collate_named(samples, range(rows))
+    inputs, targets = collate_named(samples, indices)
     return inputs, targets
 
 

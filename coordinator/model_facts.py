@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.model.values import BYTES_PER_ELEMENT, LiveValue
@@ -13,6 +13,9 @@ from edgeswarm.wire.frames import NARROWINGS
 ADAM_FACTOR = 1.5  # bytes of state per byte of parameters, from which on it is an optimizer like Adam
 NARROW = "bfloat16"  # float16 has as many bytes
 STATISTIC_BYTES = 8  # float64, whatever travels otherwise
+
+
+MetRows = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class ModelFacts:
     """What the planner is told of the model beside its graph. optimizer_state_factor: bytes of state per byte of parameters.
 
     wire_dtype: how float32 travels between devices; None for as it is. served: None where the devices have the samples.
+    met_rows: by table, (samples, rows that they meet), ascending up to the mini-batch (met_rows.py).
     """
 
     layer_graph: LayerGraph
@@ -36,6 +40,7 @@ class ModelFacts:
     optimizer_state_factor: float
     wire_dtype: str | None = None
     served: ServedSamples | None = None
+    met_rows: Mapping[str, MetRows] = field(default_factory=dict)
 
 
 def model_costs(
@@ -46,17 +51,36 @@ def model_costs(
     transient_bytes: Sequence[int] = (),
     workspace_bytes: Sequence[int] = (),
     optimizer_state_factor: float | None = None,
+    met_rows: Mapping[str, MetRows] | None = None,
 ) -> ModelCosts:
     """The layers' costs as the planner takes them; bytes of activations and gradients as they travel.
 
     heap_slack: by layer, what saved activations take in a heap by their bytes; none for just these.
     transient_bytes, workspace_bytes: by layer, per sample and whatever the batch, as measured; none where they weren't.
     optimizer_state_factor: None leaves out the memory that gradients and the optimizer's step take for a moment.
+    met_rows: as ModelFacts has them.
     """
+    met = met_rows or {}
+
+    def travelling_bytes(name: str) -> int:
+        """Of a parameter's gradient; zeros included."""
+        spec = layer_graph.tensors[name]
+        return _travelling(spec.bytes, spec.dtype, wire_dtype) if spec.trainable else 0
+
+    def met_bytes(layer: Layer) -> tuple[tuple[int, int], ...]:
+        """Of all its tables, which are counted in the same samples."""
+        tables = [name for name in layer.parameters if name in met]
+        of_row = {name: travelling_bytes(name) / layer_graph.tensors[name].shape[0] for name in tables}
+        together = zip(*(met[name] for name in tables), strict=True)
+        return tuple(
+            (pairs[0][0], round(sum(of_row[name] * rows for name, (_, rows) in zip(tables, pairs, strict=True))))
+            for pairs in together
+        )
 
     def gradient_bytes(layer: Layer) -> int:
-        specs = (layer_graph.tensors[name] for name in layer.parameters)
-        return sum(_travelling(spec.bytes, spec.dtype, wire_dtype) for spec in specs if spec.trainable)
+        whole = sum(travelling_bytes(name) for name in layer.parameters if name not in met)
+        of_tables = met_bytes(layer)
+        return whole + (of_tables[-1][1] if of_tables else 0)
 
     def statistics_bytes(layer: Layer) -> int:
         """As the worker has them: of each batch norm a count, and two sums a channel."""
@@ -89,6 +113,7 @@ def model_costs(
                 workspace_bytes=max(step_bytes(layer), workspace_bytes[layer.index] if workspace_bytes else 0),
                 narrow_output_bytes=cut_bytes(cut_after, NARROW) if wire_dtype in (None, "float32") else None,
                 statistics_bytes=statistics_bytes(layer),
+                met_gradient_bytes=met_bytes(layer),
             )
             for layer, cut_after in zip(layer_graph.layers, layer_graph.cuts[1:], strict=True)
         ),

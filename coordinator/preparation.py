@@ -9,6 +9,7 @@ Imports torch.
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -23,15 +24,17 @@ from edgeswarm.job_file import load_job, user_error
 from edgeswarm.model.evaluation import EvaluationGraph, export_evaluation
 from edgeswarm.model.export import ExportedModel, export_model
 from edgeswarm.model.layer_graph import Layer, LayerGraph
+from edgeswarm.model.structure import flatten
 from edgeswarm.snapshot import LayerState, write_layer_file
 
 from .evaluation_checks import check_evaluation
 from .events import BUILD_MODEL, EXPORT_EVALUATION, EXPORT_MODEL, TRY_JOB, WRITE_LAYERS
 from .initial_weights import load_initial_weights
-from .job_checks import check_job
+from .job_checks import check_job, sample_batch
 from .last_round import check_batches
 from .layer_files import LayerFiles, optimizer_state_kinds
-from .model_facts import ServedSamples
+from .met_rows import COUNTED_SAMPLES, count_met_rows, tables_of_inputs
+from .model_facts import MetRows, ServedSamples
 from .sample_size import item_bytes
 
 PRECISIONS = ("float32", "float64")
@@ -66,6 +69,7 @@ class PreparedModel:
     loss_counts: the loss returns (sum, count). wire_dtype: as the job wants it. unused: the tensors that no layer uses,
     which keep their values. warnings: of what is odd in the job and stops nothing.
     served: what each sample costs on the way to the devices, in a job that uses none twice; None where they have or keep them.
+    met_rows: by table of words, how many rows of it how many samples meet.
     evaluation_graph: the same layers in evaluation mode; None where nothing is evaluated. evaluation_length: items of that set.
     """
 
@@ -80,6 +84,7 @@ class PreparedModel:
     evaluation_length: int = 0
     warnings: tuple[str, ...] = ()
     served: ServedSamples | None = None
+    met_rows: Mapping[str, MetRows] = dataclasses.field(default_factory=dict)
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -180,7 +185,21 @@ def prepare(
         evaluation_length=evaluation_length,
         warnings=(*warnings, *checked.warnings),
         served=_served(job, opened),
+        met_rows=_met_rows(loaded, opened.training, graph),
     )
+
+
+def _met_rows(loaded: LoadedJob, dataset: Dataset, graph: LayerGraph) -> dict[str, MetRows]:
+    """Counted in samples of the whole set, drawn alike each time. Nothing is read where the model has no table of words."""
+    tables = tables_of_inputs(graph)
+    if not tables:
+        return {}
+    batch_size, length = loaded.job.batch_size, len(dataset)
+    with torch.random.fork_rng(devices=[]):
+        indices = random.Random(0).sample(range(length), min(COUNTED_SAMPLES, batch_size))
+        inputs, _ = sample_batch(loaded.job, dataset, indices, folder=loaded.folder)
+    found = flatten(graph.input_structure, model_arguments(inputs))
+    return count_met_rows(graph, tables, [tensor.numpy() for tensor in found], mini_batch=batch_size)
 
 
 def _served(job: Job, opened: OpenedData) -> ServedSamples | None:

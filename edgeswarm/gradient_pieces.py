@@ -16,6 +16,9 @@ import math
 LEAST_BUCKET_BYTES = 1 << 20
 LAST_BUCKET_BYTES = 1 << 16
 MOST_PIECES = 16  # of one bucket, since each waits for its latencies
+# Pieces and chunks begin at multiples of so many numbers, so that a table's rows lie in them as in the blocks of
+# edgeswarm/wire/tensor_blocks.py: what no replica met is then left out whole.
+ALIGNED_NUMBERS = 128
 
 
 def bucket_bytes(replicas: int) -> int:
@@ -35,3 +38,8 @@ def begins_bucket(size: float, *, held: float, before: float, largest: float) ->
 def pieces_of(gradient_bytes: float, *, piece_bytes: int) -> int:
     """In how many all-reduces a bucket of so many bytes goes, each of about piece_bytes; at least one."""
     return max(1, min(MOST_PIECES, math.ceil(gradient_bytes / piece_bytes)))
+
+
+def cut_places(numbers: int, parts: int) -> tuple[int, ...]:
+    """Where a buffer of so many numbers is cut into parts of about one size: parts - 1 places, as `tensor_split` takes them."""
+    return tuple(ALIGNED_NUMBERS * round(part * numbers / parts / ALIGNED_NUMBERS) for part in range(1, parts))

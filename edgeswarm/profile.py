@@ -6,6 +6,7 @@ between and beyond is in layer_curves.py.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,6 +29,8 @@ class LayerCosts:
 
     output_bytes: all that crosses the cut after this layer, as it travels. saved_bytes: held from forward to backward.
     gradient_bytes: what an all-reduce of its gradients is about, as it travels; None for as many as the parameters have.
+    met_gradient_bytes: (samples, bytes), ascending, of a gradient of which only the rows travel that the samples of a replica
+    met; gradient_bytes has those of the mini-batch, whose pair is the last. Empty where all of it travels.
     narrow_output_bytes: output_bytes if float32 travelled in two bytes; None where that is unknown, or done already.
     statistics_bytes: the sums of batch norms that replicas add up once a round.
     flops_*: None where unknown. least_batch: the fewest samples that the layer can take at once.
@@ -46,8 +49,13 @@ class LayerCosts:
     workspace_bytes: int = 0
     narrow_output_bytes: int | None = None
     statistics_bytes: int = 0
+    met_gradient_bytes: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
+        pairs = tuple((samples, size) for samples, size in self.met_gradient_bytes)
+        object.__setattr__(self, "met_gradient_bytes", pairs)
+        if any(below >= above for (below, _), (above, _) in itertools.pairwise(((0, 0), *pairs))):
+            raise ValueError(f"layer {self.name}: the samples of met_gradient_bytes don't grow")
         for what in (
             "param_bytes", "output_bytes", "saved_bytes", "gradient_bytes", "transient_bytes", "workspace_bytes",
             "narrow_output_bytes", "statistics_bytes",
@@ -100,6 +108,15 @@ class ModelCosts:
 
     def gradient_bytes(self, first_layer: int, end_layer: int) -> int:
         return int(self.gradient_bytes_before[end_layer] - self.gradient_bytes_before[first_layer])
+
+    def unmet_gradient_bytes(self, first_layer: int, end_layer: int, *, samples: int) -> float:
+        """How many fewer bytes of gradients than those of the mini-batch so many of its samples bring."""
+        unmet = 0.0
+        for layer in self.layers[first_layer:end_layer]:
+            if layer.met_gradient_bytes:
+                numbers, sizes = zip((0, 0), *layer.met_gradient_bytes, strict=True)
+                unmet += sizes[-1] - float(np.interp(samples, numbers, sizes))
+        return unmet
 
     def statistics_bytes(self, first_layer: int, end_layer: int) -> int:
         return sum(layer.statistics_bytes for layer in self.layers[first_layer:end_layer])

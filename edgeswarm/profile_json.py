@@ -42,6 +42,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                     **_where_any(transient_bytes=layer.transient_bytes, workspace_bytes=layer.workspace_bytes),
                     **_where_known(narrow_output_bytes=layer.narrow_output_bytes),
                     **_where_any(statistics_bytes=layer.statistics_bytes),
+                    **_where_any(met_gradient_bytes=[list(pair) for pair in layer.met_gradient_bytes]),
                 }
                 for layer in instance.model.layers
             ],
@@ -196,10 +197,18 @@ def _model_from_json(fields: Fields) -> ModelCosts:
                 workspace_bytes=entry.integer("workspace_bytes", minimum=0, default=0),
                 narrow_output_bytes=entry.optional_integer("narrow_output_bytes", minimum=0),
                 statistics_bytes=entry.integer("statistics_bytes", minimum=0, default=0),
+                met_gradient_bytes=_pairs(entry, "met_gradient_bytes"),
             )
             for entry in fields.sections("layers")
         ),
     )
+
+
+def _pairs(fields: Fields, key: str) -> tuple[tuple[int, int], ...]:
+    lists = fields.number_lists(key, minimum=0) if fields.has(key) else ()
+    if any(len(numbers) != 2 for numbers in lists):
+        raise fields.error(f"{key} has something that is no pair of numbers")
+    return tuple((int(first), int(second)) for first, second in lists)
 
 
 def _network_from_json(fields: Fields, device_count: int) -> Network:
@@ -226,8 +235,8 @@ def _training_from_json(fields: Fields) -> TrainingSettings:
     )
 
 
-def _where_any(**numbers: int) -> dict[str, object]:
-    """Those that are not 0, which is what is read where there is none."""
+def _where_any(**numbers: int | list[list[int]]) -> dict[str, object]:
+    """Those that are not 0 or empty, which is what is read where there is none."""
     return {name: number for name, number in numbers.items() if number}
 
 

@@ -74,7 +74,7 @@ def test_a_block_is_a_job_that_holds_together(folder: Path, number: int) -> None
     assert shapes(found.inputs) == INPUTS[number][1]
     assert len(found.targets) == 4
     if job.evaluation_dataset is not None:
-        inputs, _ = sample_batch(job, job.open_evaluation_dataset(), rows=4, folder=folder)
+        inputs, _ = sample_batch(job, job.open_evaluation_dataset(), range(4), folder=folder)
         assert shapes(inputs) == INPUTS[number][1]
 
 

@@ -7,18 +7,19 @@ narrow wire everybody, the owner of a chunk too, goes on with what the others ge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from edgeswarm.chunk_owners import owners_of_buffer
+from edgeswarm.gradient_pieces import ALIGNED_NUMBERS, cut_places
 from edgeswarm.wire.frames import FrameKey, FrameKind
 from edgeswarm.wire.tensor_frames import OutgoingFrame
 
 from .egress import EgressScheduler
 from .mailbox import Mailbox
 
-_ALIGNMENT_BYTES = 8  # chunks of a buffer differ by an element at most
+_ALIGNMENT_BYTES = 8 * ALIGNED_NUMBERS  # so much longer than others a chunk of a buffer is at most
 _TO_OWNER, _SUM = 0, 1
 
 
@@ -73,7 +74,7 @@ class ReplicaGroup:
 
     def _by_owners(self, buffer: torch.Tensor, round_number: int, bucket: int) -> None:
         owners = owners_of_buffer(self._owners, buffer.numel() * buffer.element_size())
-        chunks = dict(zip(owners, buffer.tensor_split(len(owners)), strict=True))
+        chunks = dict(zip(owners, buffer.tensor_split(cut_places(buffer.numel(), len(owners))), strict=True))
 
         def key(step: int, owner: str) -> FrameKey:
             return FrameKey(FrameKind.ALL_REDUCE, round_number, bucket, step, owners.index(owner), 0)
@@ -81,10 +82,7 @@ class ReplicaGroup:
         for owner in self._others:
             if owner in chunks:
                 # No copy: the chunk stays as it is until the owner's sum has come, for which the owner has to have it.
-                frame = OutgoingFrame(
-                    key(_TO_OWNER, owner), chunks[owner], epoch=self._epoch, wire_dtype=self._wire_dtype
-                )
-                self._egress.send(owner, frame)
+                self._egress.send(owner, self._frame(key(_TO_OWNER, owner), chunks[owner]))
         if self._device in chunks:
             mine = chunks[self._device]
             to_me = key(_TO_OWNER, self._device)
@@ -117,11 +115,17 @@ class ReplicaGroup:
             if left == 0:
                 self._mailbox.pieces.give_back(piece)
 
-        first = OutgoingFrame(key, copy, epoch=self._epoch, wire_dtype=self._wire_dtype, taken=taken)
+        first = self._frame(key, copy, taken=taken)
         frames = [first, *(first.again() for _ in peers[1:])]
         first.leave_as_sent(part)
         for peer, frame in zip(peers, frames, strict=True):
             self._egress.send(peer, frame)
+
+    def _frame(self, key: FrameKey, part: torch.Tensor, *, taken: Callable[[], None] | None = None) -> OutgoingFrame:
+        # A table of words has a gradient for those few alone that a replica met.
+        return OutgoingFrame(
+            key, part, epoch=self._epoch, wire_dtype=self._wire_dtype, taken=taken, leave_out_zeros=True
+        )
 
     def reserve(self, largest_bytes: int, *, at_once: int) -> None:
         """Makes the memory for buffers of this size, so many at once: for what arrives, and the copy that leaves."""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, begins_bucket, pieces_of
+from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, begins_bucket, cut_places, pieces_of
 
 from .all_reduce import ReplicaGroup
 from .epoch_state import EpochSwitch
@@ -68,7 +68,7 @@ class GradientBuckets:
             start += parameter.numel()
         self.flat.append(flat)
         pieces = pieces_of(flat.numel() * flat.element_size(), piece_bytes=self._bucket_bytes)
-        self.pieces.append(flat.tensor_split(pieces))
+        self.pieces.append(flat.tensor_split(cut_places(flat.numel(), pieces)))
 
     def bucket_of(self, name: str) -> int:
         return self._bucket_of[name]

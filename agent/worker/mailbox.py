@@ -78,7 +78,7 @@ class Mailbox:
             if address not in self._arriving:
                 piece = None
                 if header.key.kind is FrameKind.ALL_REDUCE:
-                    piece = self._piece_of[address] = self.pieces.take(header.total_bytes)
+                    piece = self._piece_of[address] = self.pieces.take(header.tensor_bytes)
                 self._arriving[address] = IncomingFrame(header, piece)
             return self._arriving[address]
 

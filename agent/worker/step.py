@@ -109,7 +109,9 @@ class StageConversation:
 
     def _send_tied(self, peer: str, key: FrameKey, gradient: torch.Tensor) -> None:
         # A copy, since the gradient is divided and stepped on while the frame may still be leaving.
-        frame = OutgoingFrame(key, gradient.clone(), epoch=self._epoch, wire_dtype=self._wire_dtype)
+        frame = OutgoingFrame(
+            key, gradient.clone(), epoch=self._epoch, wire_dtype=self._wire_dtype, leave_out_zeros=True
+        )
         frame.leave_as_sent(gradient)
         self._egress.send(peer, frame)
 

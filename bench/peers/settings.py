@@ -136,21 +136,30 @@ class PeerTuner:
     def data_parallel(self, micro_batch: int) -> dict[str, PeerSettings]:
         """With equal shares and with shares by speed, both with the bucket size that is best with the latter.
 
-        micro_batch: what is best on a device alone is so here: between steps each computes by itself.
+        micro_batch: what is best on a device alone is so here, as far as its memory holds DDP's buckets, too: between steps
+        each computes by itself.
         """
-        devices = list(self._rates)
+        devices, by_speed = list(self._rates), list(self._rates.values())
 
-        def settings(weights: Sequence[float], mini_batch: int, bucket_mib: int) -> PeerSettings:
+        def settings(weights: Sequence[float], mini_batch: int, *, at_once: int, bucket_mib: int) -> PeerSettings:
             shares = balance.shares_by_speed(mini_batch, weights)
             options = {"shares": ",".join(map(str, shares)), "bucket-mib": str(bucket_mib)}
-            return PeerSettings("data_parallel", devices, micro_batch, options, self._channels_last)
+            return PeerSettings("data_parallel", devices, at_once, options, self._channels_last)
 
-        trial, by_speed = self._mini_batch // TRIAL_PART, list(self._rates.values())
-        tried = {bucket: self._seconds(settings(by_speed, trial, bucket), trial) for bucket in BUCKETS_MIB}
-        bucket = _best(tried)
+        tried: dict[tuple[int, int], float] = {}
+        for at_once in (micro_batch >> halvings for halvings in range(micro_batch.bit_length())):
+            # In which the slowest device computes as many samples at once as in a whole round.
+            least = math.ceil(at_once * sum(by_speed) / min(by_speed))
+            trial = min(self._mini_batch, max(self._mini_batch // TRIAL_PART, least))
+            for bucket in BUCKETS_MIB:
+                seconds = self._seconds(settings(by_speed, trial, at_once=at_once, bucket_mib=bucket), trial)
+                tried[at_once, bucket] = seconds
+            if not all(map(math.isinf, tried.values())):
+                break
+        at_once, bucket = _best(tried)
         return {
-            "DDP, equal shares": settings([1.0] * len(devices), self._mini_batch, bucket),
-            "DDP, shares by speed": settings(by_speed, self._mini_batch, bucket),
+            "DDP, equal shares": settings([1.0] * len(devices), self._mini_batch, at_once=at_once, bucket_mib=bucket),
+            "DDP, shares by speed": settings(by_speed, self._mini_batch, at_once=at_once, bucket_mib=bucket),
         }
 
     def pipeline(self, *, bytes_per_second: float) -> PeerSettings:

@@ -53,8 +53,9 @@ def peers_of(plan: Plan) -> dict[str, set[str]]:
 
 def _reduce_bytes(instance: PlanningInstance, stage: Stage, device: str) -> float:
     """As measured with two replicas and pieces of the usual size; those of very large parameters are larger."""
+    # There is room for all of a gradient, also where only some rows travel.
     largest = max(
-        layer.param_bytes if layer.gradient_bytes is None else layer.gradient_bytes
+        layer.param_bytes if layer.gradient_bytes is None or layer.met_gradient_bytes else layer.gradient_bytes
         for layer in instance.model.layers[stage.first_layer : stage.end_layer]
     )
     size = len(stage.devices)

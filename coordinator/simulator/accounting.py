@@ -83,14 +83,15 @@ def device_memory(
     return memory
 
 
-def sent_bytes(works: Sequence[ReplicaWork], stages: Sequence[Stage]) -> dict[str, float]:
+def sent_bytes(instance: PlanningInstance, works: Sequence[ReplicaWork], stages: Sequence[Stage]) -> dict[str, float]:
     """Bytes that each device sends in a round: frames both ways and its part of the all-reduce."""
     sent = {}
     for work in works:
         forward = sum(samples for part in work.parts if part for _, samples in part.downstream)
         backward = sum(samples for part in work.parts if part for _, samples in part.upstream)
         frames = float(forward * work.output_bytes + backward * work.input_bytes)
-        sent[work.name] = frames + _all_reduced_bytes(work, stages[work.stage])
+        stage = stages[work.stage]
+        sent[work.name] = frames + _all_reduced_bytes(work, stage) - _unmet_bytes(instance, work, stage)
     return sent
 
 
@@ -104,6 +105,17 @@ def _all_reduced_bytes(work: ReplicaWork, stage: Stage) -> float:
         owners = owners_of_buffer(stage.chunk_owners, size / count)
         sent += size * traffic(len(stage.shares), len(owners), is_owner=work.name in owners).sent
     return sent
+
+
+def _unmet_bytes(instance: PlanningInstance, work: ReplicaWork, stage: Stage) -> float:
+    """What a replica doesn't send to owners of those gradients whose rows others met; the sums have them."""
+    if not stage.replicated:
+        return 0.0
+    samples = sum(part.samples for part in work.parts if part is not None)
+    unmet = instance.model.unmet_gradient_bytes(stage.first_layer, stage.end_layer, samples=samples)
+    owners = stage.chunk_owners
+    kept = 1 / len(owners) if work.name in owners and len(stage.shares) > 2 else 0.0
+    return unmet * (1 - kept)
 
 
 def timeline(log: Log, works: Sequence[ReplicaWork], *, begin: float, round_number: int) -> tuple[TimelineEvent, ...]:

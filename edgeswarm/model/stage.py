@@ -21,16 +21,19 @@ from torch import fx
 
 from .batch_norm import BatchStatistics
 from .draws import TURNS, DrawKey
+from .embedding_rows import embed
 from .in_place import in_place_forms
 from .memory_layout import arranged, resolve_for_any_layout, wants_channels_last
 from .node import Node, map_argument
-from .operators import resolve
+from .operators import packet_of, resolve
 from .stage_graph import StageGraph
 from .values import TensorSpec
 
 __all__ = ["DrawKey", "StageModule"]
 
 _LAYOUTS = {"strided": torch.strided}
+# Operations that are computed otherwise than PyTorch does, to the same bits.
+_OWN: dict[str, Callable[..., Any]] = {"embedding": embed}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +275,7 @@ def _compile_layer(
             before, after = map_argument(node.args[:3], place), map_argument(node.args[7:], place)
             args = [*before, held[node.name, 0], held[node.name, 1], True, 1.0, *after]
         kwargs = {key: map_argument(value, place) for key, value in node.kwargs.items()}
-        operation = in_place.get(node.name) or resolve_op(node.op)
+        operation = in_place.get(node.name) or _OWN.get(packet_of(node.op)) or resolve_op(node.op)
         values[node.name] = graph.create_node("call_function", operation, tuple(args), kwargs, name=node.name)
     graph.output(tuple(values[name] for name in makes))
     run = fx.GraphModule(torch.nn.Module(), graph).forward

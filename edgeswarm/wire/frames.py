@@ -7,6 +7,7 @@ its size, that of the header included, in the four bytes before it:
 
 Every chunk carries the whole header, so that chunks of frames of different priority may alternate on one stream.
 The bytes may be of a narrower element type than the tensor: it is wire_element * 2 ** exponent (see tensor_narrowing.py).
+Blocks of zeros may be left out of them (see tensor_blocks.py); offset and sizes are then those of what travels.
 What numbers mean for the kinds:
 
     kind         micro_batch   tensor_index      first_sample, end_sample
@@ -32,7 +33,7 @@ MAX_FRAME_BYTES = 1 << 32
 # Measured (bench/tensor_path.py): larger ones cost hardly less CPU, and hold up what is more urgent for longer.
 CHUNK_BYTES = 512 * 1024
 
-_HEADER = struct.Struct(f"<BBBBiIIIIIIQQ{MAX_DIMENSIONS}q")
+_HEADER = struct.Struct(f"<BBBBhBxIIIIIIQQ{MAX_DIMENSIONS}q")
 HEADER_BYTES = _HEADER.size
 SIZE = struct.Struct("<I")  # of a message, before it
 
@@ -100,7 +101,7 @@ class FrameHeader:
     """Everything about a chunk but its bytes.
 
     dtype: of the tensor. wire_dtype: of its bytes, the same unless it travels narrowed. exponent: of the power of two by
-    which what arrives is multiplied. total_bytes: of the whole frame, as it travels.
+    which what arrives is multiplied. total_bytes: of the whole frame, as it travels. leaves_out_zeros: blocks of them.
     """
 
     key: FrameKey
@@ -111,6 +112,12 @@ class FrameHeader:
     total_bytes: int
     wire_dtype: str
     exponent: int = 0
+    leaves_out_zeros: bool = False
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of the whole tensor in the element type that travels, zeros included."""
+        return tensor_bytes(self.wire_dtype, self.shape)
 
     def pack(self) -> bytes:
         dims = self.shape + (0,) * (MAX_DIMENSIONS - len(self.shape))
@@ -120,6 +127,7 @@ class FrameHeader:
             DTYPE_CODES[self.wire_dtype],
             len(self.shape),
             self.exponent,
+            self.leaves_out_zeros,
             self.epoch,
             self.key.round,
             self.key.micro_batch,
@@ -145,16 +153,18 @@ def unpack_header(message: bytes | memoryview, message_bytes: int | None = None)
     message_bytes = len(message) if message_bytes is None else message_bytes
     if min(message_bytes, len(message)) < HEADER_BYTES:
         raise ValueError(f"a frame of {message_bytes} bytes has no header")
-    kind, dtype_code, wire_code, ndim, exponent, epoch, *numbers = _HEADER.unpack_from(message)
+    kind, dtype_code, wire_code, ndim, exponent, zeros, epoch, *numbers = _HEADER.unpack_from(message)
     round_number, micro_batch, tensor_index, first, end, offset, total, *dims = numbers
     known = kind in FrameKind.__members__.values() and max(dtype_code, wire_code) < len(DTYPES)
-    if not known or ndim > MAX_DIMENSIONS:
+    if not known or ndim > MAX_DIMENSIONS or zeros > 1:
         raise ValueError(f"a frame of unknown kind {kind}, element type {dtype_code} or {ndim} dimensions")
     shape = tuple(dims[:ndim])
     dtype, wire_dtype = DTYPES[dtype_code][0], DTYPES[wire_code][0]
     if wire_dtype != dtype and (dtype, wire_dtype) not in NARROWINGS:
         raise ValueError(f"a frame says that {dtype} travels as {wire_dtype}")
-    if min(shape, default=0) < 0 or total != tensor_bytes(wire_dtype, shape) or total > MAX_FRAME_BYTES:
+    whole = tensor_bytes(wire_dtype, shape)
+    fits = total < whole if zeros else total == whole
+    if min(shape, default=0) < 0 or not fits or whole > MAX_FRAME_BYTES:
         raise ValueError(f"a frame says {total} bytes for shape {shape} of {wire_dtype}")
     if offset + message_bytes - HEADER_BYTES > total:
         raise ValueError("a chunk reaches beyond the end of its frame")
@@ -168,4 +178,5 @@ def unpack_header(message: bytes | memoryview, message_bytes: int | None = None)
         total_bytes=total,
         wire_dtype=wire_dtype,
         exponent=exponent,
+        leaves_out_zeros=bool(zeros),
     )

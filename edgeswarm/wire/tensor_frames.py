@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 
 from .frames import CHUNK_BYTES, HEADER_BYTES, FrameHeader, FrameKey, tensor_bytes, unpack_header
+from .tensor_blocks import put_zero_blocks_back, without_zero_blocks
 from .tensor_narrowing import Narrowed, narrowed
 
 _DTYPE_NAMES: dict[torch.dtype, str] = {
@@ -45,6 +47,7 @@ class OutgoingFrame:
 
     The tensor must not change until the last chunk is taken. On a GPU, or where it is not contiguous, it is copied first.
     wire_dtype: how a float32 tensor travels, "bfloat16" or "float16"; None for as it is. taken: called with the last chunk.
+    leave_out_zeros: blocks of them, where there are many.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class OutgoingFrame:
         wire_dtype: str | None = None,
         chunk_bytes: int = CHUNK_BYTES,
         taken: Callable[[], None] | None = None,
+        leave_out_zeros: bool = False,
     ) -> None:
         source = tensor.detach()
         self._travelling = narrowed(source, wire_dtype)  # where it is: a GPU then has half as much to copy
@@ -67,6 +71,10 @@ class OutgoingFrame:
         self._shape = tuple(source.shape)
         self._epoch = epoch
         self._bytes = bytes_of(self._tensor)
+        fewer = without_zero_blocks(np.frombuffer(self._bytes, dtype=np.uint8)) if leave_out_zeros else None
+        self._leaves_out_zeros = fewer is not None
+        if fewer is not None:
+            self._bytes = fewer.data
         self._chunk_bytes = chunk_bytes
         self._taken = taken
         self._offset = 0
@@ -93,6 +101,7 @@ class OutgoingFrame:
             self.total_bytes,
             self._wire_dtype,
             self._travelling.exponent,
+            self._leaves_out_zeros,
         )
         message = b"".join((header.pack(), self._bytes[self._offset : end]))
         self._offset = end
@@ -117,14 +126,17 @@ class IncomingFrame:
     def __init__(self, header: FrameHeader, storage: torch.Tensor | None = None) -> None:
         """storage: at least as many bytes as the tensor has (uint8, on the CPU); None for memory of its own."""
         self._header = header
-        storage = torch.empty(header.total_bytes, dtype=torch.uint8) if storage is None else storage
-        self._storage = storage[: header.total_bytes]
-        self._view = self._storage.numpy().data
+        size = header.tensor_bytes
+        self._storage = torch.empty(size, dtype=torch.uint8) if storage is None else storage[:size]
+        # Without its zeros it comes into memory of its own, which is little.
+        arriving = np.empty(header.total_bytes, dtype=np.uint8) if header.leaves_out_zeros else self._storage.numpy()
+        self._view = arriving.data
         self._missing_bytes = header.total_bytes
 
     def room(self, header: FrameHeader, size: int) -> memoryview:
         """Where the bytes of a chunk belong. Raises ValueError for a chunk of another tensor, or one too many."""
-        if (header.dtype, header.shape) != (self._header.dtype, self._header.shape):
+        first = self._header
+        if (header.dtype, header.shape, header.total_bytes) != (first.dtype, first.shape, first.total_bytes):
             raise ValueError(f"chunks of one frame differ: {header.shape} and {self._header.shape}")
         if size > self._missing_bytes or (size == 0 and self._header.total_bytes):
             raise ValueError("a frame got more bytes than it has")
@@ -142,7 +154,12 @@ class IncomingFrame:
         return self.filled(size)
 
     def tensor(self) -> torch.Tensor:
-        """The tensor, on the CPU; it shares the frame's memory unless it travelled narrowed."""
+        """The tensor, on the CPU; it shares the frame's memory unless it travelled narrowed.
+
+        Raises ValueError where what came in place of a tensor with many zeros is none.
+        """
+        if self._header.leaves_out_zeros:
+            put_zero_blocks_back(np.frombuffer(self._view, dtype=np.uint8), self._storage.numpy())
         travelled = self._storage.view(_DTYPES[self._header.wire_dtype]).reshape(self._header.shape)
         return Narrowed(travelled, self._header.exponent).widened(_DTYPES[self._header.dtype])
 

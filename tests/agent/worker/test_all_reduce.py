@@ -76,3 +76,24 @@ def test_a_buffer_smaller_than_the_group_works(tmp_path: Path) -> None:
 
         lan.at_once(reduce)
     assert all(result.tolist() == [4.0, 4.0] for result in results.values())
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_of_a_table_of_words_only_the_rows_that_were_met_travel(tmp_path: Path, size: int) -> None:
+    names = [f"n-{index:06x}" for index in range(size)]
+    rows, width = 4000, 256
+    contents = {name: torch.zeros(rows, width) for name in names}
+    for index, content in enumerate(contents.values()):
+        content[[7, 100 * index + 1, rows - 1]] = torch.randn(3, width)
+    with Lan(tmp_path / "ca", names) as lan:
+        lan.connect()
+
+        def reduce(end: WorkerEnd) -> None:
+            group = ReplicaGroup(names, end.name, epoch=1, egress=end.egress, mailbox=end.mailbox)
+            group.all_reduce(contents[end.name].view(-1), round_number=0, bucket=0)
+
+        before = torch.stack(list(contents.values())).sum(0)
+        lan.at_once(reduce)
+        sent = [end.egress.sent_bytes for end in lan.ends.values()]
+    assert all(torch.allclose(content, before) for content in contents.values())
+    assert max(sent) < rows * width * 4 / 100

@@ -132,6 +132,18 @@ def test_an_all_reduce_of_three(owners: tuple[str, ...], seconds: float, sent: d
     assert {device: size / chunk for device, size in result.sent_bytes.items()} == pytest.approx(sent)
 
 
+def test_of_a_table_replicas_send_the_rows_that_they_met_and_owners_the_sums_of_all() -> None:
+    """Of 300 bytes that three samples meet, one sample meets 120, two 210; b adds up all."""
+    instance = make_instance([(1.0, 2.0)], devices=3, mini_batch=3, bandwidth=10.0, gradient_bytes=300)
+    layer = replace(instance.model.layers[0], met_gradient_bytes=((1, 120), (3, 300)))
+    instance = replace(instance, model=replace(instance.model, layers=(layer,)))
+    plan = make_plan((1, {"a": 1, "b": 1, "c": 1}, 1), micro_batches=1)
+    plan = replace(plan, stages=(replace(plan.stages[0], owners=("b",)),))
+    assert simulate(instance, plan).sent_bytes == {"a": 120, "b": 600, "c": 120}
+    two = make_plan((1, {"a": 1, "b": 2}, 1), micro_batches=1)
+    assert simulate(instance, two).sent_bytes == {"a": 120, "b": 210}
+
+
 def test_a_small_buffer_has_one_owner() -> None:
     """30 bytes at 10 a second: two chunks of them come to it, one after another, then two sums go."""
     instance = make_instance([(1.0, 2.0)], devices=3, mini_batch=3, bandwidth=10.0, gradient_bytes=30, latency=0.5)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -38,6 +40,32 @@ def test_a_narrow_frame_has_half_the_bytes_and_comes_back_as_float32(wire_dtype:
     assert torch.equal(back, tensor)
 
 
+@pytest.mark.parametrize("wire_dtype", [None, "bfloat16"])
+def test_rows_of_zeros_do_not_travel_and_are_there_again(wire_dtype: str | None) -> None:
+    table = torch.zeros(1000, 512)
+    table[[3, 500, 999]] = torch.randn(3, 512)
+    frame = OutgoingFrame(KEY, table, epoch=0, wire_dtype=wire_dtype, leave_out_zeros=True, chunk_bytes=1000)
+    assert frame.total_bytes < table.numel() * table.element_size() / 50
+    assert OutgoingFrame(KEY, table, epoch=0).total_bytes == table.numel() * table.element_size()
+    messages = list(frame.again().chunks())
+    whole = torch.full((table.numel() * table.element_size() + 3,), 9, dtype=torch.uint8)
+    arriving = IncomingFrame(unpack_header(messages[0]), whole)
+    assert [arriving.add(unpack_header(message), message) for message in messages].index(True) == len(messages) - 1
+    assert (arriving.tensor() == 0).sum() == 997 * 512
+    frame.leave_as_sent(table)
+    assert torch.equal(arriving.tensor(), table)
+
+
+def test_zeros_that_do_not_fit_what_came_are_refused() -> None:
+    frame = OutgoingFrame(KEY, torch.zeros(4096), epoch=0, leave_out_zeros=True)
+    (message,) = frame.chunks()
+    header = unpack_header(message)
+    arriving = IncomingFrame(header)
+    assert arriving.add(header, message[:HEADER_BYTES] + b"\xff" * header.total_bytes)
+    with pytest.raises(ValueError, match="bytes follow for 32 blocks"):
+        arriving.tensor()
+
+
 def test_parts_of_a_tensor_are_sent_as_they_look() -> None:
     tensor = torch.arange(24.0).reshape(4, 6)
     for part in (tensor[:, 1:3], tensor.t(), tensor[1:3]):
@@ -58,6 +86,8 @@ def test_a_header_says_everything() -> None:
         key=KEY, epoch=9, dtype="float32", shape=(4, 2), offset=16, total_bytes=16, wire_dtype="float16", exponent=-27
     )
     assert unpack_header(header.pack()) == header
+    without_zeros = replace(header, offset=7, total_bytes=15, leaves_out_zeros=True)
+    assert unpack_header(without_zeros.pack()) == without_zeros
 
 
 @pytest.mark.parametrize(
@@ -69,6 +99,8 @@ def test_a_header_says_everything() -> None:
         (FrameHeader(KEY, 0, "float32", (4, 2), 30, 32, "float32").pack() + bytes(4), "beyond the end"),
         (FrameHeader(KEY, 0, "float32", (-4, 2), 0, 32, "float32").pack(), "bytes for shape"),
         (FrameHeader(KEY, 0, "int64", (4, 2), 0, 16, "float16").pack(), "int64 travels as float16"),
+        (FrameHeader(KEY, 0, "float32", (4, 2), 0, 32, "float32", 0, True).pack(), "says 32 bytes"),
+        (FrameHeader(KEY, 0, "float32", (1 << 15, 1 << 16), 0, 9, "float32", 0, True).pack(), "says 9 bytes"),
     ],
 )
 def test_what_no_worker_writes_is_refused(message: bytes, reason: str) -> None:
