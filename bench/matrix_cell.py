@@ -43,7 +43,7 @@ BAD_PLAN_REPEATS = 2
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-SMALL = Effort(repeats=1, rounds=5, seconds=20.0, alone_seconds=3.0, mini_batch=256)
+SMALL = Effort(repeats=1, rounds=5, seconds=20.0, settling_seconds=20.0, alone_seconds=3.0, mini_batch=256)
 
 
 class CellMeasurement:

@@ -51,7 +51,7 @@ from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
 from edgeswarm_coordinator.train_job import TrainResult
 
 WARM_UP_ROUNDS, LEAST_ROUNDS, SERVED_ROUNDS = 2, 3, 4
-# Until the second look at the devices' speeds, or the first one where rounds are long.
+# Until the second look at the devices' speeds, or the first one where rounds are long; neither where that takes too long.
 SETTLING_ROUNDS = (12, 6)
 # Of a training that is long enough for other shares to pay; rounds of a checkpoint that would be an accident here.
 LONG_EPOCHS, NEVER = 50, 10**6
@@ -62,13 +62,15 @@ _TIMED = (PROFILE_LAYERS, MEASURE_LINKS, PREPARE_WORKERS)
 
 @dataclass(frozen=True)
 class Effort:
-    """repeats: of each method. rounds, seconds: of a run behind its first rounds, whichever is less. alone_seconds: of a device
-    by itself with each of its settings. mini_batch: in place of the model's of MINI_BATCH.
+    """repeats: of each method. rounds, seconds: of a run behind its first rounds, whichever is less. settling_seconds: what
+    the looks of the first rounds may take. alone_seconds: of a device by itself with each of its settings. mini_batch: in place
+    of the model's of MINI_BATCH.
     """
 
     repeats: int = 3
     rounds: int = 10
     seconds: float = 90.0
+    settling_seconds: float = 200.0
     alone_seconds: float = 8.0
     mini_batch: int | None = None
 
@@ -119,14 +121,16 @@ class OnBed:
 
     def train_long(self, plan: Plan, instance: PlanningInstance) -> dict[str, Any]:
         """As a user has it: the beginning of a long training, whose shares may follow the devices' speed. What comes behind
-        the looks of the first rounds counts; where these alone would take longer than a run, what comes before them.
+        the looks of the first rounds counts; where these would take longer than `settling_seconds`, what comes before them.
 
         plan, instance: what the planner found, and was told; a profile of this moment might give another plan.
         """
         assert plan.predicted is not None
         effort = self._effort
         rounds = max(LEAST_ROUNDS, min(effort.rounds, math.ceil(effort.seconds / plan.predicted.round_seconds)))
-        short_enough = (some for some in SETTLING_ROUNDS if some * plan.predicted.round_seconds <= effort.seconds)
+        short_enough = (
+            some for some in SETTLING_ROUNDS if some * plan.predicted.round_seconds <= effort.settling_seconds
+        )
         first = WARM_UP_ROUNDS + next(short_enough, 0)
         done: list[RoundDone] = []
         ends: list[float] = []
