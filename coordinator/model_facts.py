@@ -91,11 +91,13 @@ def model_costs(
         return sum(_travelling(value.bytes_per_sample, value.dtype, wire_dtype) for value in values)
 
     def step_bytes(layer: Layer) -> int:
-        """A gradient is there twice until it is added up; Adam's step makes two more of its size, others one."""
+        """A gradient is there twice until it is added up, but for a table's; Adam's step makes two more of its size."""
         if optimizer_state_factor is None:
             return 0
-        sizes = [layer_graph.tensors[name].bytes for name in layer.parameters if layer_graph.tensors[name].trainable]
-        return max(sizes, default=0) * (2 if optimizer_state_factor >= ADAM_FACTOR else 1)
+        is_adam = optimizer_state_factor >= ADAM_FACTOR
+        trained = [name for name in layer.parameters if layer_graph.tensors[name].trainable]
+        sizes = [layer_graph.tensors[name].bytes for name in trained if is_adam or name not in met]
+        return max(sizes, default=0) * (2 if is_adam else 1)
 
     return ModelCosts(
         input_bytes=sum(value.bytes_per_sample for value in layer_graph.cuts[0]),

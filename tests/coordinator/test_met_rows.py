@@ -80,6 +80,17 @@ def test_only_met_rows_travel_and_all_of_the_rest(wire_dtype: str | None, number
     assert costs.param_bytes(0, last) == whole.param_bytes(0, last)
 
 
+@pytest.mark.parametrize(("state_factor", "doubled"), [(0.0, 0), (2.0, 2 * WORDS * WIDTH * 4)])
+def test_a_tables_gradient_is_there_once_but_in_adams_step(state_factor: float, doubled: int) -> None:
+    graph = export_model(nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Flatten()), BATCH[:1]).layer_graph
+    met = {"0.weight": ((8, 30),)}
+    whole, costs = (
+        model_costs(graph, wire_dtype=None, optimizer_state_factor=state_factor, met_rows=rows) for rows in ({}, met)
+    )
+    assert whole.layers[0].workspace_bytes == max(doubled, WORDS * WIDTH * 4)
+    assert costs.layers[0].workspace_bytes == doubled
+
+
 JOB = textwrap.dedent(
     """
     import torch
