@@ -7,21 +7,37 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import statistics
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.measuring import keep
 from bench.testbed.bed import SPEED_LOGS
 from bench.testbed.cluster import BedCluster
 from bench.testbed.speed import slowness
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
+from edgeswarm.profile_json import instance_to_json
 from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
-from edgeswarm_coordinator.events import PROFILE_LAYERS, Event, RoundDone, StepDone
+from edgeswarm_coordinator.events import (
+    MEASURE_LINKS,
+    PREPARE_WORKERS,
+    PROFILE_LAYERS,
+    Event,
+    Listener,
+    RoundDone,
+    StepDone,
+    StepStarted,
+)
+from edgeswarm_coordinator.plan_by_hand import with_node_ids
+from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
+from edgeswarm_coordinator.train_job import TrainResult
 
 JOBS = Path(__file__).parent / "jobs"
 PROFILED_AGAIN = "again"
@@ -32,6 +48,16 @@ FIRST_ROUNDS = 2  # which begin with cold memory and unfilled buffers
 # Of a processor (bench/testbed/speed.py): beyond it a round says more of the machine's other tenants than of its plan.
 MOST_SLOWNESS = 1.1
 LEAST_QUIET_ROUNDS = 4
+# The first step of a training for which the devices' speed counts.
+_TIMED = (PROFILE_LAYERS, MEASURE_LINKS, PREPARE_WORKERS)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Of a run whose rounds are to be counted: seconds that they shall take, and how many at least and at most.
+RUN_SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 60.0, 4, 14
+
+
+def boot_id() -> str:
+    """Another one after each start of a machine."""
+    return _BOOT_ID.read_text().strip()
 
 
 @dataclass(frozen=True)
@@ -133,34 +159,107 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
     return Profiling(measured(options, PROFILED_AGAIN), seconds, slow)
 
 
+def profile_anew(cluster: BedCluster, options: TrainOptions) -> tuple[PlanningInstance, dict[str, Any]]:
+    """Forgets what was measured, and measures all of it. The instance, and what a cell's file has of it: what it was made of
+    and how slow the machine was; both with short names for the devices.
+    """
+    shutil.rmtree(cluster.folders.cache_dir, ignore_errors=True)
+    begin = time.monotonic()
+    profiling = profile_in_turn(cluster, options)
+    slow = slowness(SPEED_LOGS, begin, time.monotonic())
+    instance, told = _with_its_measurements(cluster, profiling.instance)
+    return instance, {
+        "seconds": profiling.seconds,
+        "slowness": slow,
+        "slowness_by_class": profiling.slowness,
+        **told,
+    }
+
+
+def profile_missing(
+    cluster: BedCluster, options: TrainOptions, known: dict[str, Any]
+) -> tuple[PlanningInstance, dict[str, Any]]:
+    """As `profile_anew`, where devices of these classes timed the layers before: links alone are measured.
+
+    known: what was told then.
+    """
+    layers_alone = replace(Profiles.from_json(known["profiles"]), links={})
+    keep(cluster.folders.cache_dir / FILE_NAME, layers_alone.to_json())
+    instance, told = _with_its_measurements(cluster, make_plan_for_job(options, folders=cluster.folders)[1])
+    return instance, {**known, "seconds": {}, **told}
+
+
+def _with_its_measurements(cluster: BedCluster, instance: PlanningInstance) -> tuple[PlanningInstance, dict[str, Any]]:
+    """The instance, and it and what it was made of as a cell's file has them; all with short names."""
+    names = {cluster.node_id(name): name for name in cluster.names}
+    instance = with_names(instance, names)
+    profiles = Profiles.from_json(json.loads((cluster.folders.cache_dir / FILE_NAME).read_text()))
+    links = {(names.get(sender, sender), names[receiver]): link for (sender, receiver), link in profiles.links.items()}
+    return instance, {
+        "instance": instance_to_json(instance),
+        "profiles": replace(profiles, links=links).to_json(),
+    }
+
+
+def with_names(instance: PlanningInstance, names: dict[str, str]) -> PlanningInstance:
+    """The same instance with other names for its devices."""
+    return replace(instance, devices=tuple(replace(device, name=names[device.name]) for device in instance.devices))
+
+
+def train_from_full_speed(
+    cluster: BedCluster, options: TrainOptions, listener: Listener, *, cancel: threading.Event | None = None
+) -> TrainResult:
+    """Workers import torch at full speed: nobody times that, and on an eighth of a core it takes eight times as long."""
+    with contextlib.ExitStack() as starting:
+        starting.enter_context(cluster.bed.at_full_speed(cluster.names))
+
+        def heard(event: Event) -> None:
+            if isinstance(event, StepStarted) and event.step in _TIMED:
+                starting.close()
+            listener(event)
+
+        return train(options, folders=cluster.folders, listener=heard, cancel=cancel)
+
+
+def rounds_of_a_run(round_seconds: float) -> int:
+    """How many rounds are trained to measure one, the first ones among them. round_seconds: as predicted."""
+    return FIRST_ROUNDS + min(MOST_ROUNDS, max(LEAST_ROUNDS, math.ceil(RUN_SECONDS / round_seconds)))
+
+
 def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) -> dict[str, Any]:
-    """One training of a plan; its prediction beside what came out, or the error that ended it."""
+    """One training of a plan; its prediction beside what came out, or the error that ended it.
+
+    plan: names its devices in short or by their ids; what is told has the short ones.
+    """
     assert plan.predicted is not None
+    node_ids = {name: cluster.node_id(name) for name in cluster.names}
+    short = {**{name: name for name in node_ids}, **{node_id: name for name, node_id in node_ids.items()}}
+    plan = with_node_ids(plan, short)
     folder.mkdir()
     plan_path = folder / "plan.json"
-    plan_path.write_text(json.dumps(plan.to_json()))
+    plan_path.write_text(json.dumps(with_node_ids(plan, node_ids).to_json()))
     ends: list[float] = []
 
     def listen(event: Event) -> None:
         if isinstance(event, RoundDone):
             ends.append(time.monotonic())
 
+    assert plan.predicted is not None
     told: dict[str, Any] = {"document": plan.to_json(), "predicted_seconds": plan.predicted.round_seconds}
     try:
-        result = train(
-            replace(options, plan_path=plan_path, output=folder / "result"), folders=cluster.folders, listener=listen
-        )
+        result = train_from_full_speed(cluster, replace(options, plan_path=plan_path, output=folder / "result"), listen)
     except EdgeswarmError as error:
         return {**told, "error": f"{error.code.value}: {error.message}"}
     rounds = result.metrics["rounds"]
-    peaks = {name: max(done["parts"][name]["peak_memory_bytes"] for done in rounds) for name in plan.devices}
     return {
         **told,
         "round_seconds": [done["seconds"] for done in rounds],
         "losses": [done["loss"] for done in rounds],
         "slowness": [slowness(SPEED_LOGS, end - done["seconds"], end) for done, end in zip(rounds, ends, strict=True)],
-        "parts": rounds[-1]["parts"],
-        "peak_bytes": peaks,
+        "parts": {name: rounds[-1]["parts"][node_ids[name]] for name in plan.devices},
+        "peak_bytes": {
+            name: max(done["parts"][node_ids[name]]["peak_memory_bytes"] for done in rounds) for name in plan.devices
+        },
         "predicted_bytes": dict(plan.predicted.memory_bytes),
     }
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.bad_plan import BAD_PLAN, even_cuts
-from bench.cell import RUN_AGAIN, Cell
+from bench.cell import RUN_AGAIN, Cell, boot_id
 from bench.matrix_on_bed import Effort, OnBed
 from bench.matrix_report import OURS, SERVED
 from bench.measuring import keep, say
@@ -40,7 +40,6 @@ FORMAT = "edgeswarm-matrix/2"
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
 PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
 BAD_PLAN_REPEATS = 2
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 SMALL = Effort(repeats=1, rounds=5, seconds=20.0, settling_seconds=20.0, alone_seconds=3.0, mini_batch=256)
@@ -55,11 +54,11 @@ class CellMeasurement:
         self._effort = effort
         self._environment = load_environment(cell.environment, mbps=cell.mbps)
         self.document: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
-        if self.document and self.document.get("boot") != _boot() and not self._is_complete():
+        if self.document and self.document.get("boot") != boot_id() and not self._is_complete():
             say(f"{cell.name}: broken off on another machine, or before this one was started; begins anew")
             self.document = {}
         self.document.setdefault("format", FORMAT)
-        self.document.setdefault("boot", _boot())
+        self.document.setdefault("boot", boot_id())
         self.document.setdefault("cell", cell.name)
         self.document.setdefault("mini_batch", effort.mini_batch or MINI_BATCH[cell.model])
         self.document.setdefault("device_classes", [f"{device.cores:g}" for device in self._environment.devices])
@@ -139,11 +138,6 @@ class CellMeasurement:
         """Writes the document with what is new, whole or not at all."""
         self.document.update(more)
         keep(self.path, self.document)
-
-
-def _boot() -> str:
-    """Another one after each start of a machine."""
-    return _BOOT_ID.read_text().strip()
 
 
 def plans_of(instance: PlanningInstance) -> dict[str, Any]:

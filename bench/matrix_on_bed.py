@@ -5,7 +5,6 @@ Names of devices are short in all that is told (nano-1), since the agents of a n
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import shutil
@@ -18,9 +17,8 @@ from typing import Any
 from unittest import mock
 
 from bench.bad_plan import BAD_PLANNER
-from bench.cell import Cell, profile_in_turn, written_job
+from bench.cell import Cell, profile_anew, train_from_full_speed, with_names, written_job
 from bench.energy import Counter, joules_between, read_counters
-from bench.measured_ablations import with_names
 from bench.measuring import say
 from bench.peers.launch import PeerRun, run_peer
 from bench.peers.settings import PeerSettings, PeerTuner, alone, rate_alone
@@ -32,23 +30,15 @@ from bench.testbed.speed import slowness
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
-from edgeswarm.profile_json import instance_to_json
 from edgeswarm_coordinator.command import Command
-from edgeswarm_coordinator.controller import TrainOptions, train
+from edgeswarm_coordinator.controller import TrainOptions
 from edgeswarm_coordinator.events import (
-    MEASURE_LINKS,
-    PREPARE_WORKERS,
-    PROFILE_LAYERS,
     Event,
-    Listener,
     RoundDone,
     SharesMoved,
-    StepStarted,
 )
 from edgeswarm_coordinator.metrics import move_to_json, round_to_json
 from edgeswarm_coordinator.plan_by_hand import with_node_ids
-from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
-from edgeswarm_coordinator.train_job import TrainResult
 
 WARM_UP_ROUNDS, LEAST_ROUNDS, SERVED_ROUNDS = 2, 3, 4
 # Until the second look at the devices' speeds, or the first one where rounds are long; neither where that takes too long.
@@ -56,8 +46,6 @@ SETTLING_ROUNDS = (12, 6)
 # Of a training that is long enough for other shares to pay; rounds of a checkpoint that would be an accident here.
 LONG_EPOCHS, NEVER = 50, 10**6
 _LIMIT_SECONDS = 900.0
-# The first step of a training for which the devices' speed counts.
-_TIMED = (PROFILE_LAYERS, MEASURE_LINKS, PREPARE_WORKERS)
 
 
 @dataclass(frozen=True)
@@ -90,22 +78,7 @@ class OnBed:
 
     def profile(self) -> tuple[PlanningInstance, dict[str, Any]]:
         """The instance, and what it was made of; both with short names."""
-        cache = self._cluster.folders.cache_dir
-        shutil.rmtree(cache, ignore_errors=True)
-        begin = time.monotonic()
-        profiling = profile_in_turn(self._cluster, self._options(rounds=self._effort.rounds))
-        slow = slowness(SPEED_LOGS, begin, time.monotonic())
-        names = {node_id: name for name, node_id in self._node_ids.items()}
-        profiles = Profiles.from_json(json.loads((cache / FILE_NAME).read_text()))
-        links = {(names[sender], names[receiver]): link for (sender, receiver), link in profiles.links.items()}
-        instance = with_names(profiling.instance, names)
-        return instance, {
-            "seconds": profiling.seconds,
-            "slowness": slow,
-            "slowness_by_class": profiling.slowness,
-            "instance": instance_to_json(instance),
-            "profiles": replace(profiles, links=links).to_json(),
-        }
+        return profile_anew(self._cluster, self._options(rounds=self._effort.rounds))
 
     def train(self, plan: Plan) -> dict[str, Any]:
         """One training on edgeswarm's runtime; each device has its samples."""
@@ -157,7 +130,7 @@ class OnBed:
         )
         try:
             with mock.patch.object(Command, "plan", return_value=planned):
-                self._train(options, listen, cancel=enough)
+                train_from_full_speed(self._cluster, options, listen, cancel=enough)
         except EdgeswarmError as error:
             if not enough.is_set():
                 return {"problem": f"{error.code.value}: {error.message}"}
@@ -195,22 +168,10 @@ class OnBed:
                     counters = read_counters()
 
         try:
-            result = self._train(replace(options, output=folder / "result"), listen)
+            result = train_from_full_speed(self._cluster, replace(options, output=folder / "result"), listen)
         except EdgeswarmError as error:
             return {"problem": f"{error.code.value}: {error.message}"}
         return self._told(result.metrics["rounds"], ends, first=WARM_UP_ROUNDS, counters=counters)
-
-    def _train(self, options: TrainOptions, listen: Listener, *, cancel: threading.Event | None = None) -> TrainResult:
-        """Workers import torch at full speed: nobody times that, and on an eighth of a core it takes eight times as long."""
-        with contextlib.ExitStack() as starting:
-            starting.enter_context(self._bed.at_full_speed(self._cores))
-
-            def heard(event: Event) -> None:
-                if isinstance(event, StepStarted) and event.step in _TIMED:
-                    starting.close()
-                listen(event)
-
-            return train(options, folders=self._cluster.folders, listener=heard, cancel=cancel)
 
     def _told(
         self, rounds: Sequence[Mapping[str, Any]], ends: Sequence[float], *, first: int, counters: dict[str, Counter]

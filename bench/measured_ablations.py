@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from bench.ablated_plans import fits, variants
-from bench.cell import FIRST_ROUNDS, RUN_AGAIN, Cell, measured_seconds, profile_in_turn, run
+from bench.cell import (
+    FIRST_ROUNDS,
+    RUN_AGAIN,
+    Cell,
+    boot_id,
+    measured_seconds,
+    profile_anew,
+    rounds_of_a_run,
+    run,
+    written_job,
+)
 from bench.measuring import Report, keep, say
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
@@ -26,9 +36,8 @@ from bench.testbed.environment import load_environment
 from bench.testbed.links import HUB_ADDRESS
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
-from edgeswarm.profile_json import instance_from_json, instance_to_json
+from edgeswarm.profile_json import instance_from_json
 from edgeswarm_coordinator.controller import TrainOptions
-from edgeswarm_coordinator.plan_by_hand import with_node_ids
 from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.planner.units import readable_bytes
 
@@ -52,38 +61,36 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
     environment = load_environment(cell.environment, mbps=cell.mbps)
     with EmulatedLan(environment) as bed, BedCluster(bed, folder=_new_folder(path)) as cluster:
         options = TrainOptions(job_path=cell.job, discovery=cluster.discovery(), listen_address=HUB_ADDRESS)
-        node_ids = {name: cluster.node_id(name) for name in cluster.names}
         if not document:
             say(f"{cell.name}: profiles")
-            instance = profile_in_turn(cluster, options).instance
-            document = new_document(cell, with_names(instance, {node_id: name for name, node_id in node_ids.items()}))
+            document = new_document(cell, *profile_anew(cluster, options))
             keep(path, document)
         for name in missing(document):
             say(f"{cell.name}: {name}")
-            plan = with_node_ids(Plan.from_json(document["plans"][name.removesuffix(RUN_AGAIN)]), node_ids)
-            document["runs"][name] = run(cluster, options, plan, cluster.folder / f"run-{len(document['runs'])}")
+            plan = Plan.from_json(document["plans"][name.removesuffix(RUN_AGAIN)])
+            assert plan.predicted is not None
+            rounds = rounds_of_a_run(plan.predicted.round_seconds)
+            job = written_job(cluster.folder / f"job-{rounds}", cell.model, rounds=rounds)
+            some = replace(options, job_path=job)
+            document["runs"][name] = run(cluster, some, plan, cluster.folder / f"run-{len(document['runs'])}")
             keep(path, document)
     return document
 
 
-def new_document(cell: Cell, instance: PlanningInstance) -> dict[str, Any]:
-    """Everything but the runs. plans: by name, None where there is none. fits: of those that are, by the memory model."""
+def new_document(cell: Cell, instance: PlanningInstance, profiling: dict[str, Any]) -> dict[str, Any]:
+    """Everything but the runs. plans: by name, None where there is none. profiling: what the instance was made of."""
     plans = {
         name: None if plan is None else with_prediction(instance, plan) for name, plan in variants(instance).items()
     }
     return {
         "format": FORMAT,
         "cell": cell.name,
+        "boot": boot_id(),
         "when": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "instance": instance_to_json(instance),
+        "profilings": [profiling],
         "plans": {name: None if plan is None else plan.to_json() for name, plan in plans.items()},
         "runs": {},
     }
-
-
-def with_names(instance: PlanningInstance, names: dict[str, str]) -> PlanningInstance:
-    """The same instance with other names for its devices."""
-    return replace(instance, devices=tuple(replace(device, name=names[device.name]) for device in instance.devices))
 
 
 def missing(document: dict[str, Any]) -> list[str]:
@@ -94,7 +101,7 @@ def missing(document: dict[str, Any]) -> list[str]:
 
 def trained_as(document: dict[str, Any]) -> dict[str, str | None]:
     """By plan, the name of the run that is its own: the first one that is the same; None for one that isn't trained."""
-    instance = instance_from_json(document["instance"])
+    instance = instance_from_json(document["profilings"][0]["instance"])
     found: dict[str, str | None] = {}
     seen: list[tuple[str, Plan]] = []
     for name, written in document["plans"].items():

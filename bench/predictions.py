@@ -4,13 +4,14 @@
     python -m bench.predictions --folder DIR --all          the cells of CELLS, those that aren't there yet
     python -m bench.predictions --folder DIR --report       the table of what is there, as it is fitted and simulated now
 
-    profile --> plans --> [plan 1, plan 2, ... trained once each --> profile] x repeats
+    profile --> plans --> [plan 1, plan 2, ... trained once each] x repeats --> profile, where asked for
 
 A cell is an environment, a rate of its links and a model. A few plans, good ones and bad ones, are trained in turns, since the
-machine's speed drifts from minute to minute; the devices are profiled anew after each turn, and what counts of a curve is the
-median over the profilings. Of rounds those count in which the machine was not slow with something else. Peak memory: of each
-worker, anonymous and tmpfs, the largest seen. One JSON file a cell, written after each run; a cell that was broken off counts
-as far as it came, and is begun anew.
+machine's speed drifts from minute to minute. What a class of devices takes for a model's layers is measured in the first of its
+cells, which has all classes; the cells behind it take it over and measure their links, as a second job on the same devices
+would. Of rounds those count in which the machine was not slow with something else. Peak memory: of each worker, anonymous and
+tmpfs, the largest seen. One JSON file a cell, written after each run; a cell that was broken off counts as far as it came, and
+is begun anew. Cells of the matrix and of the measured ablations in the same folder count, too.
 """
 
 from __future__ import annotations
@@ -21,41 +22,44 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.bad_plan import BAD_PLAN, even_cuts
-from bench.cell import Cell, profile_in_turn, run
-from bench.measuring import say
+from bench.cell import Cell, boot_id, profile_anew, profile_missing, rounds_of_a_run, run, written_job
+from bench.measuring import keep, say
 from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
 from bench.predictions_report import report
-from bench.testbed.bed import SPEED_LOGS, EmulatedLan
+from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
 from bench.testbed.links import HUB_ADDRESS
-from bench.testbed.speed import slowness
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
-from edgeswarm.profile_json import instance_to_json
 from edgeswarm_coordinator.controller import TrainOptions
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
-from edgeswarm_coordinator.profile_cache import FILE_NAME
 
+# Of each model first one with all classes of devices. C:100 of two models is in the ablations (bench/ablations.py).
 CELLS = (
-    "C:100:mobilenet_v2",
     "C:1000:mobilenet_v2",
     "A:100:mobilenet_v2",
-    "B:100:efficientnet_b1",
+    "B:100:mobilenet_v2",
     "C:100:efficientnet_b1",
+    "B:1000:efficientnet_b1",
     "C:1000:bert_small",
     "D:100:bert_small",
-    "D:1000:resnet_50",
+    "C:1000:resnet_50",
+    "D:100:resnet_50",
 )
+# In place of the jobs' own: rounds of a second and more, of which what begins and ends a round is a small part.
+MINI_BATCH = {"mobilenet_v2": 1024, "efficientnet_b1": 512}
 # Of those that are there.
-PLANS = ("edgeswarm", "asteroid", "data-parallel", "pipeline")
-FEWER_PLANS = ("edgeswarm", "data-parallel")
-REPEATS = 2
+PLANS = ("edgeswarm", "asteroid", "pipeline")
+REPEATS = 1
+FORMAT = "edgeswarm-predictions/4"
 
 
 def plans_of(instance: PlanningInstance, planners: Sequence[str] = PLANS) -> dict[str, Plan]:
@@ -79,51 +83,61 @@ def plans_of(instance: PlanningInstance, planners: Sequence[str] = PLANS) -> dic
     return distinct
 
 
-def measure(cell: Cell, folder: Path, *, planners: Sequence[str] = PLANS, repeats: int = REPEATS) -> None:
-    """Profiles, plans, trains the plans in turns, profiles again after each turn; writes the cell's file after each run."""
+def measure(cell: Cell, folder: Path, *, repeats: int = REPEATS, profile_again: bool = False) -> None:
+    """Profiles, plans, trains the plans in turns; writes the cell's file after each run. The first plan runs once more in the
+    end, for the noise. profile_again: then, too, and what counts is the median.
+    """
     environment = load_environment(cell.environment, mbps=cell.mbps)
     shutil.rmtree(cell.work(folder), ignore_errors=True)  # of a run that was broken off
     with EmulatedLan(environment) as bed, BedCluster(bed, folder=cell.work(folder)) as cluster:
-        options = TrainOptions(job_path=cell.job, discovery=cluster.discovery(), listen_address=HUB_ADDRESS)
+        job = partial(written_job, model=cell.model, batch_size=MINI_BATCH.get(cell.model))
+        options = TrainOptions(
+            job_path=job(cluster.folder / "job"), discovery=cluster.discovery(), listen_address=HUB_ADDRESS
+        )
+        say(f"{cell.name}: profiles")
+        known = profiled_before(cell, folder)
+        instance, profiling = (
+            profile_anew(cluster, options) if known is None else profile_missing(cluster, options, known)
+        )
+        plans = plans_of(instance)
         document: dict[str, Any] = {
-            "format": "edgeswarm-predictions/3",
+            "format": FORMAT,
             "cell": cell.name,
+            "boot": boot_id(),
             "when": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "profilings": [],
-            "plans": {},
+            "profilings": [profiling],
+            "plans": {name: plan.to_json() for name, plan in plans.items()},
             "runs": [],
             "complete": False,
         }
-
-        def profile() -> PlanningInstance:
+        keep(cell.file(folder), document)
+        turns = [(repeat, name) for repeat in range(repeats) for name in plans]
+        for repeat, name in [*turns, (repeats, next(iter(plans)))]:
+            say(f"{cell.name}: {name}")
+            plan = plans[name]
+            assert plan.predicted is not None
+            rounds = rounds_of_a_run(plan.predicted.round_seconds)
+            some = replace(options, job_path=job(cluster.folder / f"job-{rounds}", rounds=rounds))
+            told = run(cluster, some, plan, cluster.folder / f"run-{len(document['runs'])}")
+            document["runs"].append({"plan": name, "repeat": repeat, **told})
+            keep(cell.file(folder), document)
+        if profile_again:
             say(f"{cell.name}: profiles")
-            shutil.rmtree(cluster.folders.cache_dir, ignore_errors=True)
-            begin = time.monotonic()
-            profiling = profile_in_turn(cluster, options)
-            instance = profiling.instance
-            slow = slowness(SPEED_LOGS, begin, time.monotonic())
-            profiles = json.loads((cluster.folders.cache_dir / FILE_NAME).read_text())
-            told = {
-                "seconds": profiling.seconds,
-                "slowness": slow,
-                "instance": instance_to_json(instance),
-                "profiles": profiles,
-            }
-            document["profilings"].append(told)
-            return instance
-
-        plans = plans_of(profile(), planners)
-        document["plans"] = {name: plan.to_json() for name, plan in plans.items()}
-        for repeat in range(repeats):
-            for name, plan in plans.items():
-                say(f"{cell.name}: {name}")
-                number = len(document["runs"])
-                told = run(cluster, options, plan, cluster.folder / f"run-{number}")
-                document["runs"].append({"plan": name, "repeat": repeat, **told})
-                cell.file(folder).write_text(json.dumps(document))
-            profile()
+            document["profilings"].append(profile_anew(cluster, options)[1])
         document["complete"] = True
-        cell.file(folder).write_text(json.dumps(document))
+        keep(cell.file(folder), document)
+
+
+def profiled_before(cell: Cell, folder: Path) -> dict[str, Any] | None:
+    """What the newest cell of the same model measured since the machine was started."""
+    found = [
+        document
+        for path in folder.glob("*.json")
+        if Cell.named((document := json.loads(path.read_text()))["cell"]).model == cell.model
+        and document.get("boot") == boot_id()
+    ]
+    newest = max(found, key=lambda document: str(document["when"]), default=None)
+    return None if newest is None else dict(newest["profilings"][0])
 
 
 def main() -> int:
@@ -131,8 +145,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True, help="where the cells' files are")
     parser.add_argument("--cell", action="append", default=[], help="ENVIRONMENT:MBPS:MODEL; may be repeated")
     parser.add_argument("--all", action="store_true", help="all cells that are not there yet")
-    parser.add_argument("--fewer", action="store_true", help="three plans a cell, for the models that take long")
     parser.add_argument("--repeats", type=int, default=REPEATS, help=f"of each plan  [default: {REPEATS}]")
+    parser.add_argument("--profile-again", action="store_true", help="behind the runs of each cell, too")
     parser.add_argument("--report", action="store_true", help="only the table")
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     parser.add_argument("--json", action="store_true")
@@ -142,8 +156,7 @@ def main() -> int:
         for text in [*given.cell, *(CELLS if given.all else ())]:
             cell = Cell.parse(text)
             if not cell.is_complete(given.folder):
-                planners = FEWER_PLANS if given.fewer else PLANS
-                measure(cell, given.folder, planners=planners, repeats=given.repeats)
+                measure(cell, given.folder, repeats=given.repeats, profile_again=given.profile_again)
     table = report(given.folder)
     if given.write:
         write_into(BENCHMARKS_PAGE, "predictions", markdown_table(table.columns, table.rows))

@@ -93,23 +93,33 @@ def pairs_of(document: dict[str, Any], instance: PlanningInstance) -> Iterator[P
         )
 
 
-def of_matrix(document: dict[str, Any]) -> dict[str, Any]:
-    """A cell of the matrix (bench/matrix_cell.py) as one of the predictions; others as they are. Our own runtime's runs alone."""
-    if not document.get("format", "").startswith("edgeswarm-matrix"):
-        return document
-    runs = [
-        {
-            "plan": plan,
-            "repeat": run["repeat"],
-            "round_seconds": run["round_seconds"],
-            "slowness": run["slowness"],
-            "first_rounds": 0,  # they are left out already
-            "peak_bytes": {device: told["peak_bytes"] for device, told in run["devices"].items()},
-        }
-        for run in document["runs"]
-        if (plan := run["method"].removesuffix(RUN_AGAIN)) in document["plans"] and "problem" not in run
-    ]
-    return {**document, "runs": runs}
+def with_pairs(document: dict[str, Any]) -> dict[str, Any]:
+    """A cell of the matrix (bench/matrix_cell.py) or of the ablations (bench/measured_ablations.py) as one of the predictions;
+    others as they are.
+    """
+    kind = document.get("format", "").partition("/")[0]
+    if kind == "edgeswarm-matrix":
+        return {**document, "runs": list(_runs_of_matrix(document))}
+    if kind == "edgeswarm-ablations":
+        plans = {name: plan for name, plan in document["plans"].items() if plan is not None}
+        runs = [{"plan": name.removesuffix(RUN_AGAIN), **told} for name, told in document["runs"].items()]
+        return {**document, "plans": plans, "runs": runs}
+    return document
+
+
+def _runs_of_matrix(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Of our own runtime alone."""
+    for run in document["runs"]:
+        plan = run["method"].removesuffix(RUN_AGAIN)
+        if plan in document["plans"] and "problem" not in run:
+            yield {
+                "plan": plan,
+                "repeat": run["repeat"],
+                "round_seconds": run["round_seconds"],
+                "slowness": run["slowness"],
+                "first_rounds": 0,  # they are left out already
+                "peak_bytes": {device: told["peak_bytes"] for device, told in run["devices"].items()},
+            }
 
 
 def instance_of(document: dict[str, Any]) -> PlanningInstance:
@@ -147,7 +157,7 @@ def report(folder: Path, *, instance_of: Callable[[dict[str, Any]], PlanningInst
             "memory, least to most",
         ),
     )
-    documents = [of_matrix(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+    documents = [with_pairs(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
     known = [(document, instance) for document in documents if (instance := _known(document, instance_of)) is not None]
     found = [pair for document, instance in known for pair in pairs_of(document, instance)]
     for pair in found:

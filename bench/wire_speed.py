@@ -55,17 +55,16 @@ def measure(model: str, folder: Path, *, repeats: int) -> None:
             )
             for wire in WIRES
         }
-        node_ids = {name: cluster.node_id(name) for name in cluster.names}
         if "plans" not in document:
             say(f"{model}: profiles")
             profile_in_turn(cluster, options[WIRES[0]])
             plans = {wire: make_plan_for_job(options[wire], folders=cluster.folders)[0] for wire in WIRES}
-            names = {node_id: name for name, node_id in node_ids.items()}
+            names = {cluster.node_id(name): name for name in cluster.names}
             document["plans"] = {wire: with_node_ids(plan, names).to_json() for wire, plan in plans.items()}
             keep(path, document)
         for repeat, wire in wanted:
             say(f"{model}: {wire}, {repeat + 1} of {repeats}")
-            plan = with_node_ids(Plan.from_json(document["plans"][wire]), node_ids)
+            plan = Plan.from_json(document["plans"][wire])
             told = run(cluster, options[wire], plan, work / f"run-{len(document['runs'])}")
             document["runs"].append({"wire": wire, "repeat": repeat, **told})
             keep(path, document)

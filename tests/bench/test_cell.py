@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.cell import Cell, counted_rounds, measured_seconds
+from bench.cell import FIRST_ROUNDS, Cell, counted_rounds, measured_seconds, rounds_of_a_run
 
 
 def test_names() -> None:
@@ -40,3 +40,7 @@ def test_rounds_on_a_slow_machine_do_not_count_while_others_are_left() -> None:
     told["slowness"] = [1.0, 1.0, 1.5, 1.0, 1.2, 1.3, 1.4, 1.6]
     assert sorted(counted_rounds(told)) == [1.0, 2.0, 3.0, 4.0]
     assert measured_seconds(told) == 2.5
+
+
+def test_short_rounds_are_repeated_until_they_say_something() -> None:
+    assert [rounds_of_a_run(seconds) - FIRST_ROUNDS for seconds in (0.1, 6.0, 60.0)] == [14, 10, 4]

@@ -10,9 +10,13 @@ import pytest
 
 from bench import measured_ablations
 from bench.ablated_plans import variants
-from bench.cell import Profiling
-from bench.measured_ablations import cell_of, measure, measured_report, missing, new_document, trained_as, with_names
+from bench.cell import with_names
+from bench.measured_ablations import cell_of, measure, measured_report, missing, new_document, trained_as
 from edgeswarm.plan import Plan
+from edgeswarm.profile import PlanningInstance
+from edgeswarm.profile_json import instance_to_json
+from edgeswarm_coordinator.controller import TrainOptions
+from edgeswarm_coordinator.options import DiscoveryOptions
 from tests.coordinator.planner.instances import make_instance
 
 UNEQUAL = make_instance((1.0, 2.0, 1.0, 2.0), slower=(1.0, 2.0, 4.0), param_bytes=10_000, bandwidth=2000.0)
@@ -20,10 +24,13 @@ NAMES = {"a": "nx-1", "b": "tx2-1", "c": "nano-1"}
 CELL = cell_of("bert_small")
 
 
-class Bed:
-    """Both the LAN and its cluster; the ids of each new one differ."""
+def profiled() -> tuple[PlanningInstance, dict[str, Any]]:
+    instance = with_names(UNEQUAL, NAMES)
+    return instance, {"instance": instance_to_json(instance)}
 
-    made = 0
+
+class Bed:
+    """Both the LAN and its cluster."""
 
     def __init__(self, *_: object, folder: Path | None = None) -> None:
         self.names = tuple(NAMES.values())
@@ -31,7 +38,6 @@ class Bed:
         if folder is not None:
             self.folder = folder
             folder.mkdir()
-            Bed.made += 1
 
     def __enter__(self) -> Bed:
         return self
@@ -39,11 +45,8 @@ class Bed:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def node_id(self, name: str) -> str:
-        return f"{name}-{Bed.made:06x}"
-
-    def discovery(self) -> None:
-        return None
+    def discovery(self) -> DiscoveryOptions:
+        return DiscoveryOptions()
 
 
 class Training:
@@ -54,15 +57,14 @@ class Training:
         self.trained: list[Plan] = []
         self.breaks_at = -1
 
-    def profile(self, cluster: Bed, options: object) -> Profiling:
+    def profile(self, cluster: Bed, options: object) -> tuple[PlanningInstance, dict[str, Any]]:
         self.profiled += 1
-        ids = {name: f"{short}-{Bed.made:06x}" for name, short in NAMES.items()}
-        return Profiling(with_names(UNEQUAL, ids), {}, {})
+        return profiled()
 
-    def run(self, cluster: Bed, options: object, plan: Plan, folder: Path) -> dict[str, Any]:
+    def run(self, cluster: Bed, options: TrainOptions, plan: Plan, folder: Path) -> dict[str, Any]:
         if len(self.trained) == self.breaks_at:
             raise KeyboardInterrupt
-        assert all(name.endswith(f"-{Bed.made:06x}") for name in plan.devices)
+        assert options.job_path.is_file()
         self.trained.append(plan)
         assert plan.predicted is not None
         seconds = plan.predicted.round_seconds
@@ -78,8 +80,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> Training:
     replaced = Training()
     monkeypatch.setattr(measured_ablations, "EmulatedLan", Bed)
     monkeypatch.setattr(measured_ablations, "BedCluster", Bed)
-    monkeypatch.setattr(measured_ablations, "TrainOptions", lambda **_: None)
-    monkeypatch.setattr(measured_ablations, "profile_in_turn", replaced.profile)
+    monkeypatch.setattr(measured_ablations, "profile_anew", replaced.profile)
     monkeypatch.setattr(measured_ablations, "run", replaced.run)
     return replaced
 
@@ -100,13 +101,13 @@ def test_a_broken_measurement_goes_on_where_it_was(tmp_path: Path, training: Tra
 
 
 def test_the_same_plan_is_trained_once_and_one_that_does_not_fit_never(tmp_path: Path) -> None:
-    document = new_document(CELL, with_names(UNEQUAL, NAMES))
+    document = new_document(CELL, *profiled())
     of_plan = trained_as(document)
     assert list(of_plan) == list(variants(UNEQUAL))
     # Asteroid's own rule for K again.
     assert of_plan["K = 2(P-p)-1"] == "asteroid"
     small = json.loads(json.dumps(document))
-    for device in small["instance"]["devices"]:
+    for device in small["profilings"][0]["instance"]["devices"]:
         device["memory_bytes"] = 0
     assert set(trained_as(small).values()) == {None}
     assert missing(small) == []

@@ -1,10 +1,13 @@
-"""The plans that are trained: distinct ones, among them a bad one."""
+"""The plans that are trained: distinct ones, among them a bad one. What is known of devices before."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from bench.bad_plan import BAD_PLAN
-from bench.cell import Cell
-from bench.predictions import CELLS, plans_of
+from bench.cell import Cell, boot_id
+from bench.predictions import CELLS, plans_of, profiled_before
 from tests.coordinator.planner.instances import make_instance
 
 
@@ -17,3 +20,18 @@ def test_the_bad_plan_is_worse_than_the_others() -> None:
     plans = plans_of(instance)
     seconds = {name: plan.predicted.round_seconds for name, plan in plans.items() if plan.predicted is not None}
     assert seconds[BAD_PLAN] == max(seconds.values())
+
+
+def test_what_the_newest_cell_of_the_model_measured_is_known(tmp_path: Path) -> None:
+    cell = Cell.parse("D:100:bert_small")
+    assert profiled_before(cell, tmp_path) is None
+    cells = [
+        ("C-100-bert_small", "08:00", boot_id()),
+        ("A-100-bert_small", "09:00", boot_id()),
+        ("B-100-bert_small", "10:00", "before the machine was started"),
+        ("C-100-resnet_50", "11:00", boot_id()),
+    ]
+    for name, when, boot in cells:
+        document = {"cell": name, "when": when, "boot": boot, "profilings": [{"seconds": {name: 1.0}}]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    assert profiled_before(cell, tmp_path) == {"seconds": {"A-100-bert_small": 1.0}}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.predictions_report import of_matrix, pairs_of, rank_correlation, report
+from bench.predictions_report import pairs_of, rank_correlation, report, with_pairs
 from edgeswarm_coordinator.planner.planners import make_plan
 from tests.coordinator.planner.instances import make_instance
 
@@ -69,6 +69,14 @@ def test_a_cell_of_the_matrix_counts_with_its_runs_on_our_own_runtime() -> None:
         {"method": "DDP", "repeat": 0, "round_seconds": [9.0]},
     ]
     cell = {**document(), "format": "edgeswarm-matrix/2", "runs": runs}
-    (pair,) = pairs_of(of_matrix(cell), INSTANCE)
+    (pair,) = pairs_of(with_pairs(cell), INSTANCE)
     assert (pair.plan, pair.measured, pair.medians) == ("good", 2.0, (2.0, 2.0))
-    assert of_matrix(document()) == document()
+    assert with_pairs(document()) == document()
+
+
+def test_measured_ablations_count_with_all_runs_of_their_plans() -> None:
+    told_twice = {"good": told([1.0]), "good, again": told([3.0])}
+    plans = {"good": PLAN.to_json(), "of no memory": None}
+    ablations = {**document(), "format": "edgeswarm-ablations/1", "plans": plans, "runs": told_twice}
+    (pair,) = pairs_of(with_pairs(ablations), INSTANCE)
+    assert (pair.plan, pair.medians) == ("good", (1.0, 3.0))
