@@ -7,7 +7,7 @@ costs of the process, of its links -------------------------> actions, frames, b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -154,7 +154,7 @@ def _sums_error(sums: DeviceProfile, forward: Correction, backward: Correction) 
     return missed / (of_forward + of_backward)
 
 
-def trained_sizes(layer_graph: LayerGraph, layer: Layer) -> list[int]:
-    """Bytes of each tensor that the optimizer steps on."""
-    specs = (layer_graph.tensors[name] for name in layer.parameters)
+def trained_sizes(layer_graph: LayerGraph, layer: Layer, *, but: Collection[str] = ()) -> list[int]:
+    """Bytes of each tensor that the optimizer steps on, but for these."""
+    specs = (layer_graph.tensors[name] for name in layer.parameters if name not in but)
     return [spec.bytes for spec in specs if spec.trainable]

@@ -95,7 +95,9 @@ def planning_instance(
     names = [device.node_id for device in usable]
     network = _network(profiles, names)
     slack = heap_slack(facts.layer_graph, list(seen.values()))
-    transient_bytes, workspace_bytes = working_memory(facts.layer_graph, list(seen.values()), slack=slack)
+    transient_bytes, workspace_bytes = working_memory(
+        facts.layer_graph, list(seen.values()), slack=slack, tables=facts.met_rows
+    )
     instance = PlanningInstance(
         model=model_costs(
             facts.layer_graph,

@@ -9,7 +9,7 @@ A kind with little memory may have tried small batches alone, which say little: 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgeswarm.model.layer_graph import LayerGraph
@@ -51,16 +51,17 @@ def heap_slack(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[fl
 
 
 def working_memory(
-    layer_graph: LayerGraph, kinds: Sequence[SeenMemory], *, slack: Sequence[float]
+    layer_graph: LayerGraph, kinds: Sequence[SeenMemory], *, slack: Sequence[float], tables: Collection[str] = ()
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """By layer: bytes for each sample beyond what it saves, and bytes whatever the batch.
 
     slack: of `heap_slack`, without which what a layer saves is no part of what it takes. Gaps over many rounds are reckoned in.
+    tables: parameters of whose gradient only the rows that were met are ever there (edgeswarm/model/embedding_rows.py).
     """
     transient, workspace = [], []
     for layer, factor in zip(layer_graph.layers, slack, strict=True):
         # A gradient is there beside the sum that it is added to.
-        least = float(max(trained_sizes(layer_graph, layer), default=0))
+        least = float(max(trained_sizes(layer_graph, layer, but=tables), default=0))
         fixed, per_sample = _line([kind.curves[layer.index] for kind in kinds], least=least)
         transient.append(round(WORKING_GROWTH * max(0.0, per_sample - factor * layer.saved_bytes)))
         workspace.append(round(WORKING_GROWTH * fixed))

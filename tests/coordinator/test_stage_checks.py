@@ -35,15 +35,15 @@ def test_parts_by_computing_and_the_whole() -> None:
     # What computes more is in a smaller part; a part of one layer is left out, the third one here.
     assert spans(model([9e6, 9e6, *[1e6] * 8])) == [(0, 2), (3, 7), (7, 10), (0, 10)]
     found = stages_to_check(model([1e6] * 8), largest_batch=16)
-    assert {stage.batch_sizes for stage in found} == {(4, 16)}
+    assert {stage.batch_sizes for stage in found} == {(1, 4, 16)}
 
 
 def test_nothing_larger_than_half_of_the_memory() -> None:
     costs = model([1e6] * 8)
-    # The whole: 2 x 800 bytes of parameters and gradients, 4 x 80 saved; a quarter takes a quarter of it.
-    assert spans(costs, memory_bytes=3840)[-1] == (0, 8)
-    assert spans(costs, memory_bytes=3839) == [(0, 2), (2, 4), (4, 6), (6, 8)]
-    assert spans(costs, memory_bytes=959) == []
+    # The whole: 2 x 800 bytes of parameters and gradients, 80 saved of one sample; a quarter takes a quarter of it.
+    assert spans(costs, memory_bytes=3360)[-1] == (0, 8)
+    assert spans(costs, memory_bytes=3359) == [(0, 2), (2, 4), (4, 6), (6, 8)]
+    assert spans(costs, memory_bytes=839) == []
     assert spans(model([1e6, 1e6])) == []
 
 

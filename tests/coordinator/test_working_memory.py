@@ -45,6 +45,12 @@ def test_layers_alone_say_what_they_take_beyond_what_they_save() -> None:
     assert workspace == (grown(1000), grown(40), grown(LARGEST))
 
 
+def test_of_a_table_no_gradient_of_its_size_is_there() -> None:
+    nothing = SeenMemory([line(0, 64)] * 3, {})
+    _, workspace = working_memory(GRAPH, [nothing], slack=NO_SLACK, tables={"a"})
+    assert workspace == (0, grown(LARGEST), grown(LARGEST))
+
+
 def test_of_several_kinds_the_median_counts() -> None:
     kinds = [SeenMemory([line(fixed, 164 + more)] * 3, {}) for fixed, more in ((30, 10), (40, 80), (900, 120))]
     transient, workspace = working_memory(GRAPH, kinds, slack=NO_SLACK)
