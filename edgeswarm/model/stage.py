@@ -21,6 +21,7 @@ from torch import fx
 
 from .batch_norm import BatchStatistics
 from .draws import TURNS, DrawKey
+from .dropout import attention, dropout
 from .embedding_rows import embed
 from .in_place import in_place_forms
 from .memory_layout import arranged, resolve_for_any_layout, wants_channels_last
@@ -32,8 +33,12 @@ from .values import TensorSpec
 __all__ = ["DrawKey", "StageModule"]
 
 _LAYOUTS = {"strided": torch.strided}
-# Operations that are computed otherwise than PyTorch does, to the same bits.
-_OWN: dict[str, Callable[..., Any]] = {"embedding": embed}
+# Operations that are computed otherwise than PyTorch does: to the same bits, but for random numbers, which are others.
+_OWN: dict[str, Callable[..., Any]] = {
+    "embedding": embed,
+    "dropout": dropout,
+    "scaled_dot_product_attention": attention,
+}
 
 
 @dataclasses.dataclass(frozen=True)
