@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.measuring import keep
+from bench.measuring import say
 from bench.testbed.bed import SPEED_LOGS
 from bench.testbed.cluster import BedCluster
 from bench.testbed.speed import slowness
@@ -36,7 +36,7 @@ from edgeswarm_coordinator.events import (
     StepStarted,
 )
 from edgeswarm_coordinator.plan_by_hand import with_node_ids
-from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
+from edgeswarm_coordinator.profile_cache import FILE_NAME, ProfileCache, Profiles
 from edgeswarm_coordinator.train_job import TrainResult
 
 JOBS = Path(__file__).parent / "jobs"
@@ -184,7 +184,7 @@ def profile_missing(
     known: what was told then.
     """
     layers_alone = replace(Profiles.from_json(known["profiles"]), links={})
-    keep(cluster.folders.cache_dir / FILE_NAME, layers_alone.to_json())
+    ProfileCache(cluster.folders.cache_dir, warn=say).add(layers_alone)
     instance, told = _with_its_measurements(cluster, make_plan_for_job(options, folders=cluster.folders)[1])
     return instance, {**known, "seconds": {}, **told}
 

@@ -1,5 +1,5 @@
-"""What workers on x86 processors do for a training step: images that lie in memory pixel by pixel (channels last), and
-convolutions of small images computed otherwise than PyTorch does.
+"""What workers do for a training step on a processor: on x86 images that lie in memory pixel by pixel (channels last), and
+convolutions of small images computed otherwise than PyTorch does; dropout with fewer random numbers on all.
 
     python -m bench.memory_layout [--model resnet_50] [--repeats 7] [--write]
 
@@ -26,6 +26,7 @@ from bench.measuring import Report, Spread, arguments, one_thread, ratios, say
 from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
 from bench.refit import prepared_job
 from edgeswarm.model import memory_layout, small_images
+from edgeswarm.model import stage as stage_module
 from edgeswarm.model.probe import random_inputs_for, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
@@ -33,6 +34,7 @@ from edgeswarm_agent.worker.backward import run_backward
 
 JOBS = Path(__file__).parent / "jobs"
 SAMPLES = {"mobilenet_v2": 64, "efficientnet_b1": 32, "resnet_50": 8, "bert_small": 8}
+DROPPING = ("dropout", "scaled_dot_product_attention")
 WARM_UP = 2
 PLAIN, CHANNELS_LAST, WORKER = WAYS = ("as PyTorch has it", "channels last", "as a worker has it")
 _MEASURE = "--measure-here"
@@ -48,7 +50,11 @@ def measure_here(model: str, *, repeats: int) -> dict[str, list[float]]:
     for name in WAYS:
         convolve = small_images.convolve if name == WORKER else functional.conv2d
         memory_layout.resolve_for_any_layout.cache_clear()
-        with mock.patch.object(memory_layout, "convolve_small", convolve):
+        dropping = {} if name == WORKER else {op: getattr(torch.ops.aten, op) for op in DROPPING}
+        with (
+            mock.patch.object(memory_layout, "convolve_small", convolve),
+            mock.patch.dict(stage_module._OWN, dropping),
+        ):
             copied = {key: tensor.clone() for key, tensor in tensors.items()}
             modules[name] = StageModule(stage, copied, fast_layout=name != PLAIN)
     memory_layout.resolve_for_any_layout.cache_clear()
@@ -84,7 +90,7 @@ def main() -> int:
         print(json.dumps(measure_here(given.model[0], repeats=given.repeats)))
         return 0
     report = Report(
-        title="How images lie in memory, and small ones",
+        title="How a training step is computed",
         how="CPU seconds of a forward and a backward, medians of steps by turns (least to most), one thread.",
         columns=("model", "samples", *WAYS, "times as fast as PyTorch", "as channels last alone"),
     )

@@ -102,7 +102,8 @@ def planning_instance(
         model=model_costs(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
-            heap_slack=tuple(SAVED_GROWTH * factor for factor in slack),
+            # Gaps that a few forwards showed are of those that a training has.
+            heap_slack=tuple(max(SAVED_GROWTH, factor) for factor in slack),
             transient_bytes=transient_bytes,
             workspace_bytes=workspace_bytes,
             optimizer_state_factor=facts.optimizer_state_factor,

