@@ -23,13 +23,12 @@ from .device import Device
 from .device_fit import DeviceFit, fit_device
 from .model_facts import ModelFacts, ServedSamples, model_costs
 from .planner.connection_memory import BASE_PEERS
-from .planner.passing_memory import SAVED_GROWTH
 from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
 from .profile_cache import DATA_SOURCE, Profiles
 from .profiling import batch_sizes_to_profile, checked_stages
 from .stage_checks import CheckedStage
-from .working_memory import SeenMemory, heap_slack, working_memory
+from .working_memory import SeenMemory, heap_slack, saved_growth, working_memory
 
 # What a worker holds beside Eq 3: a frame on its way in and one on its way out; the samples of its feed come on top.
 FRAMES_HELD = 2
@@ -95,6 +94,7 @@ def planning_instance(
     names = [device.node_id for device in usable]
     network = _network(profiles, names)
     slack = heap_slack(facts.layer_graph, list(seen.values()))
+    growth = saved_growth(facts.layer_graph, list(seen.values()))
     transient_bytes, workspace_bytes = working_memory(
         facts.layer_graph, list(seen.values()), slack=slack, tables=facts.met_rows
     )
@@ -103,7 +103,7 @@ def planning_instance(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
             # Gaps that a few forwards showed are of those that a training has.
-            heap_slack=tuple(max(SAVED_GROWTH, factor) for factor in slack),
+            heap_slack=tuple(max(growth.waiting, factor) for factor in slack),
             transient_bytes=transient_bytes,
             workspace_bytes=workspace_bytes,
             optimizer_state_factor=facts.optimizer_state_factor,
@@ -126,6 +126,7 @@ def planning_instance(
             optimizer_state_bytes_per_parameter_byte=facts.optimizer_state_factor,
             frames_held=FRAMES_HELD,
             inputs_ahead=FEED_AHEAD,
+            saved_growth=growth.at_hand,
             peer_bytes=PEER_BYTES,
             reduce_bytes=REDUCE_BYTES,
         ),

@@ -329,6 +329,7 @@ class TrainingSettings:
     frames_held: micro-batches whose frames, at both cuts of a stage, a worker holds beside what its layers save.
     inputs_ahead: micro-batches of the model's inputs that a worker of the first stage has fetched ahead, as far as its feed's
     bytes go (feed_ahead.py).
+    saved_growth: by which the layers' saved bytes have grown for the gaps between blocks; 1 for not at all.
     peer_bytes: what a worker holds for each device that it is linked with, beyond the first two. reduce_bytes: what one of
     two replicas holds of pieces of gradients that come and go.
     """
@@ -337,6 +338,7 @@ class TrainingSettings:
     optimizer_state_bytes_per_parameter_byte: float = 0.0
     frames_held: int = 0
     inputs_ahead: int = 0
+    saved_growth: float = 1.0
     peer_bytes: int = 0
     reduce_bytes: int = 0
 
@@ -345,6 +347,8 @@ class TrainingSettings:
             raise ValueError(f"mini_batch is {self.mini_batch}; it must be at least 1")
         if not self.optimizer_state_bytes_per_parameter_byte >= 0:
             raise ValueError("optimizer_state_bytes_per_parameter_byte is below 0")
+        if not self.saved_growth >= 1:
+            raise ValueError("saved_growth is below 1")
         for what in ("frames_held", "inputs_ahead", "peer_bytes", "reduce_bytes"):
             if getattr(self, what) < 0:
                 raise ValueError(f"{what} is below 0")

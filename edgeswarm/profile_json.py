@@ -68,6 +68,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
             **_where_any(
                 frames_held=instance.training.frames_held,
                 inputs_ahead=instance.training.inputs_ahead,
+                saved_growth=instance.training.saved_growth if instance.training.saved_growth > 1 else 0,
                 peer_bytes=instance.training.peer_bytes,
                 reduce_bytes=instance.training.reduce_bytes,
             ),
@@ -230,12 +231,13 @@ def _training_from_json(fields: Fields) -> TrainingSettings:
         optimizer_state_bytes_per_parameter_byte=fields.number(key, minimum=0, default=0.0),
         frames_held=fields.integer("frames_held", minimum=0, default=0),
         inputs_ahead=fields.integer("inputs_ahead", minimum=0, default=0),
+        saved_growth=fields.number("saved_growth", minimum=1, default=1.0),
         peer_bytes=fields.integer("peer_bytes", minimum=0, default=0),
         reduce_bytes=fields.integer("reduce_bytes", minimum=0, default=0),
     )
 
 
-def _where_any(**numbers: int | list[list[int]]) -> dict[str, object]:
+def _where_any(**numbers: float | list[list[int]]) -> dict[str, object]:
     """Those that are not 0 or empty, which is what is read where there is none."""
     return {name: number for name, number in numbers.items() if number}
 

@@ -26,11 +26,8 @@ import numpy as np
 from edgeswarm.feed_ahead import FEED_AHEAD_BYTES, most_held_ahead_bytes
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
-# What layers save, and what they take while they compute, is more in a training than its bytes, and than what layers by
-# themselves were seen to take: blocks come and go, with gaps between, and more of them over the first rounds. An instance's
-# numbers have grown by these. Set from the peaks of plans of MobileNetV2 and BERT-small over six emulated devices
-# (bench.predictions).
-SAVED_GROWTH = 1.25
+# What layers take while they compute is more in a training than what layers by themselves were seen to take. An instance's
+# numbers have grown by this. Set from the peaks of plans of BERT-small over six emulated devices (bench.matrix).
 WORKING_GROWTH = 1.35
 
 
@@ -110,13 +107,14 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
     model, training = instance.model, instance.training
     fixed = _most(np.array([layer.workspace_bytes for layer in model.layers]), first_layers, end_layers)
     transient = np.array([layer.transient_bytes for layer in model.layers], dtype=float)
-    saved = model.saved_bytes_before
-    # While a layer computes, forward or backward, those behind it hold nothing of the micro-batch at hand.
-    at_worst = _most(transient + saved[1:], first_layers, end_layers) - saved[end_layers]
+    # Of the micro-batch at hand, whose blocks come and go; those that wait keep theirs.
+    grown = training.saved_growth * model.saved_bytes_before
+    more = (training.saved_growth - 1) * (model.saved_bytes_before[end_layers] - model.saved_bytes_before[first_layers])
+    # While a layer computes, forward or backward, those behind it hold nothing.
+    at_worst = _most(transient + grown[1:], first_layers, end_layers) - grown[end_layers]
     # In pieces: without the gaps that both have been given, since they are what is filled.
-    gaps_of_saved = (1 - 1 / SAVED_GROWTH) * (saved[end_layers] - saved[first_layers])
-    on_top = _most(transient / WORKING_GROWTH, first_layers, end_layers) - gaps_of_saved
-    per_sample = np.maximum(at_worst, on_top)
+    on_top = _most(transient / WORKING_GROWTH, first_layers, end_layers) - more
+    per_sample = more + np.maximum(at_worst, on_top)
     per_sample += training.frames_held * (model.cut_bytes[first_layers] + model.cut_bytes[end_layers])
     inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)
     return PassingMemory(fixed, per_sample, inputs, training.inputs_ahead)

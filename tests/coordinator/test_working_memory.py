@@ -8,9 +8,12 @@ from edgeswarm_coordinator.planner.passing_memory import WORKING_GROWTH
 from edgeswarm_coordinator.profile_cache import Curve
 from edgeswarm_coordinator.stage_checks import CheckedStage
 from edgeswarm_coordinator.working_memory import (
+    MOST_GROWTH,
     MOST_HEAP_SLACK,
+    USUAL_GROWTH,
     SeenMemory,
     heap_slack,
+    saved_growth,
     working_memory,
 )
 
@@ -94,3 +97,35 @@ def test_little_slack_and_very_much_are_not_believed() -> None:
     for seen_bytes, slack in ((0.0, 1.0), (0.9 * 192, 1.0), (9 * 192, MOST_HEAP_SLACK)):
         kinds = [SeenMemory([], {CheckedStage(0, 3, (4,)): held(seen_bytes)})]
         assert heap_slack(GRAPH, kinds) == (slack,) * 3
+
+
+PARTS = (CheckedStage(0, 2, (1, 64)), CheckedStage(2, 3, (1, 64)))
+
+
+def seen_together(first: float, second: float, *, alone: float = 100.0, sizes: tuple[int, int] = (1, 64)) -> SeenMemory:
+    """Two parts of the model in one go: bytes of a sample at the peak. alone: of each layer, which saves 64 of them."""
+    times = (1.0, 1.0)
+    stages = {
+        stage: Curve(sizes, times, times, 64, peak_bytes=(500, round(500 + (sizes[1] - sizes[0]) * per_sample)))
+        for stage, per_sample in zip(PARTS, (first, second), strict=True)
+    }
+    return SeenMemory([line(0, alone)] * 3, stages)
+
+
+def test_gaps_are_seen_where_stages_take_more_than_their_layers_alone() -> None:
+    # At the worst moment of the first part its second layer takes 100 beside the 64 of the first one.
+    none, some, much = (saved_growth(GRAPH, [seen_together(factor * 164, factor * 100)]) for factor in (1.0, 1.2, 9.0))
+    assert (none.waiting, none.at_hand) == (1.0, 1.0)
+    assert none.waiting < some.waiting < 1.2 < some.waiting * some.at_hand < 1.3
+    assert much == saved_growth(GRAPH, [seen_together(MOST_GROWTH * 164, MOST_GROWTH * 100)])
+    # A small part counts for little, and one kind of three for none.
+    assert saved_growth(GRAPH, [seen_together(1.2 * 164 + 10, 1.2 * 100 - 10)]) == some
+    odd = seen_together(300, 300)
+    assert saved_growth(GRAPH, [seen_together(1.2 * 164, 1.2 * 100), odd, seen_together(164, 100)]) == some
+
+
+def test_where_nobody_looked_at_large_batches_growth_is_the_usual() -> None:
+    usual = saved_growth(GRAPH, [])
+    as_usual = saved_growth(GRAPH, [seen_together(USUAL_GROWTH * 164, USUAL_GROWTH * 100)])
+    assert (usual.waiting, usual.at_hand) == pytest.approx((as_usual.waiting, as_usual.at_hand), rel=1e-3)
+    assert usual == saved_growth(GRAPH, [seen_together(900, 900, sizes=(1, 8)), SeenMemory([line(0, 9)] * 3, {})])
