@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.predictions_report import pairs_of, rank_correlation, report, with_pairs
+from bench.predictions_report import at_pace, pairs_of, rank_correlation, report, with_pairs
 from edgeswarm_coordinator.planner.planners import make_plan
+from edgeswarm_coordinator.simulator.simulate import round_seconds
 from tests.coordinator.planner.instances import make_instance
 
 CELL = "C-100-mobilenet_v2"
@@ -80,3 +81,13 @@ def test_measured_ablations_count_with_all_runs_of_their_plans() -> None:
     ablations = {**document(), "format": "edgeswarm-ablations/1", "plans": plans, "runs": told_twice}
     (pair,) = pairs_of(with_pairs(ablations), INSTANCE)
     assert (pair.plan, pair.medians) == ("good", (1.0, 3.0))
+
+
+def test_at_one_pace_each_class_is_as_slow_as_the_rounds_were() -> None:
+    a, b = INSTANCE.device_names
+    profilings = [{"slowness_by_class": {a: 1.25}}, {"slowness_by_class": {a: 1.25, b: None}}]
+    same, slower = (round_seconds(at_pace(INSTANCE, profilings, slow), PLAN) for slow in (1.25, 2.5))
+    assert same == pytest.approx(SECONDS)
+    assert SECONDS < slower <= 2 * SECONDS
+    unknown = at_pace(INSTANCE, [{}], 9.0)
+    assert unknown == INSTANCE
