@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import matrix_cell
+from bench import cell
 from bench.bad_plan import BAD_PLAN
 from bench.cell import Cell
 from bench.matrix_cell import CellMeasurement
@@ -23,7 +23,7 @@ def boot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The file in which the kernel says which start of the machine this is."""
     path = tmp_path / "boot_id"
     path.write_text("first\n")
-    monkeypatch.setattr(matrix_cell, "_BOOT_ID", path)
+    monkeypatch.setattr(cell, "_BOOT_ID", path)
     return path
 
 
