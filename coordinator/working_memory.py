@@ -9,6 +9,7 @@ A kind with little memory may have tried small batches alone, which say little: 
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,19 +121,42 @@ def working_memory(
 
 
 def _line(curves: Sequence[Curve], *, least: float) -> tuple[float, float]:
-    """A layer's bytes whatever the batch, and for each sample with what it saves: medians of the kinds.
+    """A layer's bytes whatever the batch, and for each sample with what it saves: of the kinds that went far, by medians.
 
-    Between the smallest batch and the largest; those in between scatter by what the allocator happened to have lying around.
+    bytes |        o----------o     the line that no point is above, and that is nearest to all of them: a layer may take the
+          |       o                 most of it with two samples already; and a point lies low where the allocator happened to
+          | o                       have lying around what was asked for
+          +------------------- samples
     """
     seen = [curve for curve in curves if curve.peak_bytes]
     if not seen:
         return least, 0.0
     far = max(curve.batch_sizes[-1] for curve in seen)
-    slopes = []
+    peaks: dict[int, list[int]] = {}
     for curve in (curve for curve in seen if _LARGE_PART * curve.batch_sizes[-1] >= far):
-        several = len(curve.batch_sizes) > 1
-        begin, fixed = (curve.batch_sizes[0], max(least, curve.peak_bytes[0])) if several else (0, least)
-        slopes.append(max(0.0, (curve.peak_bytes[-1] - fixed) / (curve.batch_sizes[-1] - begin)))
-    per_sample = statistics.median(slopes)
-    fixed = statistics.median(curve.peak_bytes[0] - curve.batch_sizes[0] * per_sample for curve in seen)
+        for batch_size, peak_bytes in zip(curve.batch_sizes, curve.peak_bytes, strict=True):
+            peaks.setdefault(batch_size, []).append(peak_bytes)
+    points = [(float(size), statistics.median(of_size)) for size, of_size in sorted(peaks.items())]
+    if len(points) == 1:
+        points.insert(0, (0.0, least))
+    lines = []
+    for (size, peak), (later_size, later_peak) in itertools.pairwise(_upper_hull(points)):
+        per_sample = max(0.0, (later_peak - peak) / (later_size - size))
+        lines.append((max(above - per_sample * at for at, above in points), per_sample))
+    fixed, per_sample = min(lines, key=lambda line: sum(line[0] + line[1] * size for size, _ in points))
     return max(least, fixed), per_sample
+
+
+def _upper_hull(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of points from left to right, at least two, those of the lines above all of them."""
+    hull: list[tuple[float, float]] = []
+    for point in points:
+        while len(hull) > 1 and _is_below(hull[-1], hull[-2], point):
+            hull.pop()
+        hull.append(point)
+    return hull
+
+
+def _is_below(point: tuple[float, float], left: tuple[float, float], right: tuple[float, float]) -> bool:
+    """The line between the two others, or on it."""
+    return (point[1] - left[1]) * (right[0] - left[0]) <= (right[1] - left[1]) * (point[0] - left[0])

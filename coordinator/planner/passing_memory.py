@@ -28,7 +28,7 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 # What layers take while they compute is more in a training than what layers by themselves were seen to take. An instance's
 # numbers have grown by this. Set from the peaks of plans of BERT-small over six emulated devices (bench.matrix).
-WORKING_GROWTH = 1.35
+WORKING_GROWTH = 1.25
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,14 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
     fixed = _most(np.array([layer.workspace_bytes for layer in model.layers]), first_layers, end_layers)
     transient = np.array([layer.transient_bytes for layer in model.layers], dtype=float)
     # Of the micro-batch at hand, whose blocks come and go; those that wait keep theirs.
-    grown = training.saved_growth * model.saved_bytes_before
-    more = (training.saved_growth - 1) * (model.saved_bytes_before[end_layers] - model.saved_bytes_before[first_layers])
+    saved = model.saved_bytes_before.astype(np.float64)
+    grown = training.saved_growth * saved
+    more = (training.saved_growth - 1) * (saved[end_layers] - saved[first_layers])
     # While a layer computes, forward or backward, those behind it hold nothing.
     at_worst = _most(transient + grown[1:], first_layers, end_layers) - grown[end_layers]
     # In pieces: without the gaps that both have been given, since they are what is filled.
     on_top = _most(transient / WORKING_GROWTH, first_layers, end_layers) - more
-    per_sample = more + np.maximum(at_worst, on_top)
+    per_sample: FloatArray = more + np.maximum(at_worst, on_top)
     per_sample += training.frames_held * (model.cut_bytes[first_layers] + model.cut_bytes[end_layers])
     inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)
     return PassingMemory(fixed, per_sample, inputs, training.inputs_ahead)

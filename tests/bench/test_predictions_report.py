@@ -85,7 +85,7 @@ def test_measured_ablations_count_with_all_runs_of_their_plans() -> None:
 
 def test_at_one_pace_each_class_is_as_slow_as_the_rounds_were() -> None:
     a, b = INSTANCE.device_names
-    profilings = [{"slowness_by_class": {a: 1.25}}, {"slowness_by_class": {a: 1.25, b: None}}]
+    profilings: list[dict[str, Any]] = [{"slowness_by_class": {a: 1.25}}, {"slowness_by_class": {a: 1.25, b: None}}]
     same, slower = (round_seconds(at_pace(INSTANCE, profilings, slow), PLAN) for slow in (1.25, 2.5))
     assert same == pytest.approx(SECONDS)
     assert SECONDS < slower <= 2 * SECONDS

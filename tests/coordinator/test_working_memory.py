@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edgeswarm_coordinator.planner.passing_memory import WORKING_GROWTH
 from edgeswarm_coordinator.profile_cache import Curve
@@ -31,8 +33,8 @@ def alone(*peaks: float, sizes: tuple[int, ...] = (1, 8, 64)) -> Curve:
 
 
 def line(fixed: float, per_sample: float) -> Curve:
-    """What is between the smallest and the largest batch is noise."""
-    return alone(fixed + per_sample, 10**6, fixed + 64 * per_sample)
+    """For the batch in between there was memory lying around."""
+    return alone(fixed + per_sample, 0, fixed + 64 * per_sample)
 
 
 def grown(taken: float, *, saved: float = 0.0) -> int:
@@ -79,6 +81,22 @@ def test_where_no_more_is_known_it_is_the_gradient_and_the_rest_is_the_samples()
     assert working_memory(GRAPH, [falling], slack=NO_SLACK) == ((0,) * 3, (grown(9000),) * 3)
     unknown = SeenMemory([Curve((1,), (1.0,), (1.0,), 256)] * 3, {})
     assert working_memory(GRAPH, [unknown], slack=NO_SLACK) == ((0,) * 3, (grown(32),) * 3)
+
+
+def test_what_a_layer_takes_with_few_samples_already_is_no_samples() -> None:
+    """As a convolution of many weights does, from two samples on."""
+    steep = SeenMemory([alone(100, 4000, 5000, 7800, sizes=(1, 2, 12, 40))] * 3, {})
+    transient, workspace = working_memory(GRAPH, [steep], slack=NO_SLACK)
+    assert (transient, workspace) == ((grown(100, saved=64),) * 3, (grown(3800),) * 3)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 256), st.floats(0, 1e6)), min_size=2, unique_by=lambda point: point[0]))
+def test_no_point_is_above_the_line(points: list[tuple[int, float]]) -> None:
+    sizes, peaks = zip(*sorted(points), strict=True)
+    transient, workspace = working_memory(GRAPH, [SeenMemory([alone(*peaks, sizes=sizes)] * 3, {})], slack=(0.0,) * 3)
+    for size, peak in zip(sizes, peaks, strict=True):
+        assert workspace[0] + transient[0] * size >= WORKING_GROWTH * round(peak) - size - 1
 
 
 def held(sample_bytes: float) -> Curve:

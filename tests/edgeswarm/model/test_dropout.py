@@ -22,6 +22,12 @@ def drawn(shape: tuple[int, ...], *, seed: int = 1, dtype: torch.dtype = torch.f
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
+def three(*, trained: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values, each time the same."""
+    query, key, value = (drawn(SHAPE, seed=seed).requires_grad_(trained) for seed in range(3))
+    return query, key, value
+
+
 def seeded(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The same draws at each call."""
 
@@ -77,19 +83,19 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_attention_that_drops_nothing_is_pytorchs(mask: torch.Tensor | None, scale: float | None) -> None:
-    ours, theirs = ([drawn(SHAPE, seed=seed).requires_grad_() for seed in range(3)] for _ in range(2))
-    found = attention(*ours, mask, NONE_DROPPED, scale=scale)
+    ours, theirs = three(trained=True), three(trained=True)
+    found = attention(*ours, attn_mask=mask, dropout_p=NONE_DROPPED, scale=scale)
     wanted = functional.scaled_dot_product_attention(*theirs, attn_mask=mask, scale=scale)
     torch.testing.assert_close(found, wanted)
-    for result in (found, wanted):
-        result.backward(drawn(SHAPE, seed=9))
-    torch.testing.assert_close([each.grad for each in ours], [each.grad for each in theirs])
+    gradient = drawn(SHAPE, seed=9)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, ours, gradient), torch.autograd.grad(wanted, theirs, gradient)
+    )
 
 
 def test_causal_attention() -> None:
-    parts = [drawn(SHAPE, seed=seed) for seed in range(3)]
-    wanted = functional.scaled_dot_product_attention(*parts, is_causal=True)
-    torch.testing.assert_close(attention(*parts, None, NONE_DROPPED, True), wanted)
+    wanted = functional.scaled_dot_product_attention(*three(), is_causal=True)
+    torch.testing.assert_close(attention(*three(), dropout_p=NONE_DROPPED, is_causal=True), wanted)
 
 
 def test_attention_drops_weights() -> None:
@@ -106,20 +112,21 @@ def test_attention_drops_weights() -> None:
 
 @pytest.mark.parametrize("mask", [None, MASKS["booleans"]], ids=["all", "masked"])
 def test_the_gradients_of_attention_that_drops(mask: torch.Tensor | None) -> None:
-    parts = [drawn(SHAPE, seed=seed).requires_grad_() for seed in range(3)]
-    assert torch.autograd.gradcheck(seeded(lambda *three: attention(*three, mask, 0.4)), parts)
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return attention(query, key, value, mask, 0.4)
+
+    assert torch.autograd.gradcheck(seeded(attend), three(trained=True))
 
 
 def test_what_is_unusual_is_pytorchs() -> None:
     whole = torch.arange(4)
     assert torch.equal(dropout(whole.bool(), 0.0, True), whole.bool())
     assert torch.equal(dropout(torch.ones(3), 1.0, True), torch.zeros(3))
-    parts = [drawn(SHAPE, seed=seed) for seed in range(3)]
-    assert torch.equal(attention(*parts), functional.scaled_dot_product_attention(*parts))
+    assert torch.equal(attention(*three()), functional.scaled_dot_product_attention(*three()))
     # A mask that wants a gradient.
     bias = torch.zeros(SHAPE[2], SHAPE[2], dtype=torch.float64, requires_grad=True)
-    attention(*parts, bias, 0.5).sum().backward()
-    assert bias.grad is not None
+    (gradient,) = torch.autograd.grad(attention(*three(), attn_mask=bias, dropout_p=0.5).sum(), bias)
+    assert gradient.shape == bias.shape
 
 
 class Attention(nn.Module):
