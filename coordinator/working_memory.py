@@ -27,7 +27,7 @@ MOST_HEAP_SLACK = 2.0
 USUAL_GROWTH = 1.23
 MOST_GROWTH = 1.4
 # More gaps come over the first rounds than a few steps of a stage show, and few in micro-batches that wait: by parts of what was
-# seen. Set from the peaks of MobileNetV2's plans over six emulated devices; BERT-small's and EfficientNet-B1's agree.
+# seen. Set from the peaks of plans of MobileNetV2, BERT-small and EfficientNet-B1 over six emulated devices (bench.predictions).
 _AT_HAND, _WAITING = 1.2, 0.5
 # A stage says it by the samples of a batch that is as large as this.
 _LEAST_TOLD_BATCH = 16

@@ -27,7 +27,7 @@ from edgeswarm.feed_ahead import FEED_AHEAD_BYTES, most_held_ahead_bytes
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
 # What layers take while they compute is more in a training than what layers by themselves were seen to take. An instance's
-# numbers have grown by this. Set from the peaks of plans of BERT-small over six emulated devices (bench.matrix).
+# numbers have grown by this. Set from the peaks of plans over six emulated devices (bench.predictions).
 WORKING_GROWTH = 1.25
 
 
