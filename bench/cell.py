@@ -98,7 +98,7 @@ class Cell:
 
     def is_complete(self, folder: Path) -> bool:
         path = self.file(folder)
-        return path.exists() and bool(json.loads(path.read_text())["complete"])
+        return path.exists() and bool(json.loads(path.read_text()).get("complete", True))
 
 
 def written_job(folder: Path, model: str, **settings: Any) -> Path:
@@ -231,7 +231,6 @@ def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) ->
 
     plan: names its devices in short or by their ids; what is told has the short ones.
     """
-    assert plan.predicted is not None
     node_ids = {name: cluster.node_id(name) for name in cluster.names}
     short = {**{name: name for name in node_ids}, **{node_id: name for name, node_id in node_ids.items()}}
     plan = with_node_ids(plan, short)

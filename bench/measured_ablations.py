@@ -41,7 +41,7 @@ from edgeswarm_coordinator.controller import TrainOptions
 from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.planner.units import readable_bytes
 
-FORMAT = "edgeswarm-ablations/1"
+FORMAT = "edgeswarm-ablations/2"
 MODELS = ("mobilenet_v2", "bert_small")
 ENVIRONMENT, MBPS = "C", 100.0
 COLUMNS = ("cell", "plan", "predicted", "measured", "speed beside asteroid", "as predicted", "largest peak")

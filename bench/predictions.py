@@ -4,7 +4,7 @@
     python -m bench.predictions --folder DIR --all          the cells of CELLS, those that aren't there yet
     python -m bench.predictions --folder DIR --report       the table of what is there, as it is fitted and simulated now
 
-    profile --> plans --> [plan 1, plan 2, ... trained once each] x repeats --> profile, where asked for
+    profile --> plans --> [plan 1, plan 2, ... trained once each] x repeats, plan 1 again --> profile, with --profile-again
 
 A cell is an environment, a rate of its links and a model. A few plans, good ones and bad ones, are trained in turns, since the
 machine's speed drifts from minute to minute. What a class of devices takes for a model's layers is measured in the first of its
@@ -21,7 +21,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,10 +62,10 @@ REPEATS = 1
 FORMAT = "edgeswarm-predictions/4"
 
 
-def plans_of(instance: PlanningInstance, planners: Sequence[str] = PLANS) -> dict[str, Plan]:
+def plans_of(instance: PlanningInstance) -> dict[str, Plan]:
     """The planners' plans and a bad one; those alike but for their planner's name once."""
     found: dict[str, Plan] = {}
-    for name in planners:
+    for name in PLANS:
         if name in PLANNERS:
             try:
                 found[name] = make_plan(instance, name)
@@ -95,7 +95,8 @@ def measure(cell: Cell, folder: Path, *, repeats: int = REPEATS, profile_again: 
             job_path=job(cluster.folder / "job"), discovery=cluster.discovery(), listen_address=HUB_ADDRESS
         )
         say(f"{cell.name}: profiles")
-        known = profiled_before(cell, folder)
+        classes = {device.name.rpartition("-")[0] for device in environment.devices}
+        known = profiled_before(cell, folder, classes=classes)
         instance, profiling = (
             profile_anew(cluster, options) if known is None else profile_missing(cluster, options, known)
         )
@@ -128,16 +129,16 @@ def measure(cell: Cell, folder: Path, *, repeats: int = REPEATS, profile_again: 
         keep(cell.file(folder), document)
 
 
-def profiled_before(cell: Cell, folder: Path) -> dict[str, Any] | None:
-    """What the newest cell of the same model measured since the machine was started."""
-    found = [
-        document
-        for path in folder.glob("*.json")
-        if Cell.named((document := json.loads(path.read_text()))["cell"]).model == cell.model
-        and document.get("boot") == boot_id()
-    ]
-    newest = max(found, key=lambda document: str(document["when"]), default=None)
-    return None if newest is None else dict(newest["profilings"][0])
+def profiled_before(cell: Cell, folder: Path, *, classes: Collection[str]) -> dict[str, Any] | None:
+    """What the newest cell of the same model measured since the machine was started, on devices of all these classes."""
+    found = []
+    for document in (json.loads(path.read_text()) for path in folder.glob("*.json")):
+        of_model = Cell.named(document["cell"]).model == cell.model and document.get("boot") == boot_id()
+        profiling = next(iter(document.get("profilings", [])), {}) if of_model else {}
+        timed = {name.rpartition("-")[0] for name in profiling.get("slowness_by_class", {})}
+        if set(classes) <= timed:
+            found.append((str(document.get("when", "")), dict(profiling)))
+    return max(found, key=lambda each: each[0], default=("", None))[1]
 
 
 def main() -> int:

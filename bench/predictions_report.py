@@ -123,6 +123,13 @@ def _slower(profile: DeviceProfile, factor: float) -> DeviceProfile:
         forward_seconds=times(profile.forward_seconds),
         backward_seconds=times(profile.backward_seconds),
         update_seconds=tuple(factor * seconds for seconds in profile.update_seconds),
+        overheads=replace(
+            profile.overheads,
+            action_seconds=factor * profile.overheads.action_seconds,
+            frame_seconds=factor * profile.overheads.frame_seconds,
+            byte_seconds=factor * profile.overheads.byte_seconds,
+            round_seconds=factor * profile.overheads.round_seconds,
+        ),
     )
 
 

@@ -88,11 +88,10 @@ def _stages_beside_layers(layer_graph: LayerGraph, kind: SeenMemory) -> float:
     for stage, curve in kind.stages.items():
         layers = layer_graph.layers[stage.first_layer : stage.end_layer]
         sizes = curve.batch_sizes
-        if len(layers) == len(layer_graph.layers) or not curve.peak_bytes or sizes[-1] < _LEAST_TOLD_BATCH:
+        is_whole = len(layers) == len(layer_graph.layers)
+        if is_whole or not curve.peak_bytes or len(sizes) < 2 or sizes[-1] < _LEAST_TOLD_BATCH:
             continue
-        if len(sizes) < 2:
-            continue
-        in_one_go += (curve.peak_bytes[-1] - curve.peak_bytes[0]) / (sizes[-1] - sizes[0])
+        in_one_go += _line([curve], least=0.0)[1]
         saved = worst = 0.0
         for layer in layers:
             _, per_sample = _line([kind.curves[layer.index]], least=0.0)

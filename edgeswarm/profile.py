@@ -329,7 +329,7 @@ class TrainingSettings:
     frames_held: micro-batches whose frames, at both cuts of a stage, a worker holds beside what its layers save.
     inputs_ahead: micro-batches of the model's inputs that a worker of the first stage has fetched ahead, as far as its feed's
     bytes go (feed_ahead.py).
-    saved_growth: by which the layers' saved bytes have grown for the gaps between blocks; 1 for not at all.
+    saved_growth: by which the micro-batch at hand takes more for what it saves than those that wait; 1 for no more.
     peer_bytes: what a worker holds for each device that it is linked with, beyond the first two. reduce_bytes: what one of
     two replicas holds of pieces of gradients that come and go.
     """

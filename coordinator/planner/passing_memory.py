@@ -113,7 +113,7 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
     more = (training.saved_growth - 1) * (saved[end_layers] - saved[first_layers])
     # While a layer computes, forward or backward, those behind it hold nothing.
     at_worst = _most(transient + grown[1:], first_layers, end_layers) - grown[end_layers]
-    # In pieces: without the gaps that both have been given, since they are what is filled.
+    # In pieces: without the gaps that the micro-batch at hand has been given, since they are what is filled.
     on_top = _most(transient / WORKING_GROWTH, first_layers, end_layers) - more
     per_sample: FloatArray = more + np.maximum(at_worst, on_top)
     per_sample += training.frames_held * (model.cut_bytes[first_layers] + model.cut_bytes[end_layers])

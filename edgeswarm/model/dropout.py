@@ -4,7 +4,7 @@ PyTorch draws a random number for each value, one after the other, and keeps a f
 its gradient. Here a number of 64 bits does for four values, which are dropped with a probability of a multiple of 1/65536: what
 stays is divided by the probability that really was. What is drawn follows from PyTorch's default generator.
 
-    64 random bits   |  1A02  |  F317  |  0C55  |  8E90  |      dropped below 0.1 x 65536 = 1999 (hex): here the third
+    64 random bits   |  1A02  |  F317  |  0C55  |  8E90  |      dropped below 0.1 x 65536 = 199A (hex): here the third
     kept             |   1    |   1    |   0    |   1    |      a byte each, for the backward pass
 
 Attention with dropout keeps queries, keys, values and weights before dropout, and drops these once more in the backward pass.

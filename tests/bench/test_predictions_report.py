@@ -78,7 +78,7 @@ def test_a_cell_of_the_matrix_counts_with_its_runs_on_our_own_runtime() -> None:
 def test_measured_ablations_count_with_all_runs_of_their_plans() -> None:
     told_twice = {"good": told([1.0]), "good, again": told([3.0])}
     plans = {"good": PLAN.to_json(), "of no memory": None}
-    ablations = {**document(), "format": "edgeswarm-ablations/1", "plans": plans, "runs": told_twice}
+    ablations = {**document(), "format": "edgeswarm-ablations/2", "plans": plans, "runs": told_twice}
     (pair,) = pairs_of(with_pairs(ablations), INSTANCE)
     assert (pair.plan, pair.medians) == ("good", (1.0, 3.0))
 
