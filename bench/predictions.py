@@ -134,7 +134,7 @@ def profiled_before(cell: Cell, folder: Path, *, classes: Collection[str]) -> di
     found = []
     for document in (json.loads(path.read_text()) for path in folder.glob("*.json")):
         of_model = Cell.named(document["cell"]).model == cell.model and document.get("boot") == boot_id()
-        profiling = next(iter(document.get("profilings", [])), {}) if of_model else {}
+        profiling: dict[str, Any] = next(iter(document.get("profilings", [])), {}) if of_model else {}
         timed = {name.rpartition("-")[0] for name in profiling.get("slowness_by_class", {})}
         if set(classes) <= timed:
             found.append((str(document.get("when", "")), dict(profiling)))
