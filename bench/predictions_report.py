@@ -27,6 +27,7 @@ from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile import DeviceProfile, PlanningInstance
 from edgeswarm.profile_json import instance_from_json
+from edgeswarm_coordinator.planner.moved_shares import times_as_long
 from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.profile_cache import Profiles
 from edgeswarm_coordinator.simulator.simulate import round_seconds
@@ -115,13 +116,9 @@ def at_pace(instance: PlanningInstance, profilings: Sequence[dict[str, Any]], sl
 
 
 def _slower(profile: DeviceProfile, factor: float) -> DeviceProfile:
-    def times(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(factor * seconds for seconds in row) for row in rows)
-
+    """Layers, optimizer steps and what a worker does beside them."""
     return replace(
-        profile,
-        forward_seconds=times(profile.forward_seconds),
-        backward_seconds=times(profile.backward_seconds),
+        times_as_long(profile, factor),
         update_seconds=tuple(factor * seconds for seconds in profile.update_seconds),
         overheads=replace(
             profile.overheads,

@@ -87,7 +87,7 @@ def stretched(instance: PlanningInstance, plan: Plan, computing_seconds: Mapping
         if expected > 0:
             place = instance.index_of[device]
             kind = f"{devices[place].profile} as {device} showed it"
-            profiles[kind] = _times(instance.profile_of(device), computing_seconds[device] / expected)
+            profiles[kind] = times_as_long(instance.profile_of(device), computing_seconds[device] / expected)
             devices[place] = replace(devices[place], profile=kind)
     return replace(instance, profiles=profiles, devices=tuple(devices))
 
@@ -103,7 +103,8 @@ def _expected_seconds(profile: DeviceProfile, plan: Plan, stage: Stage, device: 
     return seconds
 
 
-def _times(profile: DeviceProfile, factor: float) -> DeviceProfile:
+def times_as_long(profile: DeviceProfile, factor: float) -> DeviceProfile:
+    """As if each layer's forward and backward took so many times as long."""
     forward, backward = (
         tuple(tuple(value * factor for value in row) for row in rows)
         for rows in (profile.forward_seconds, profile.backward_seconds)
