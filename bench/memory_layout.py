@@ -1,5 +1,6 @@
-"""What workers do for a training step on a processor: on x86 images that lie in memory pixel by pixel (channels last), and
-convolutions of small images computed otherwise than PyTorch does; dropout with fewer random numbers on all.
+"""What workers do for a training step on a processor: on x86 images that lie in memory pixel by pixel (channels last),
+convolutions of small images computed otherwise than PyTorch does, and products of matrices by oneDNN where MKL is slow; dropout
+with fewer random numbers on all.
 
     python -m bench.memory_layout [--model resnet_50] [--repeats 7] [--write]
 
@@ -27,6 +28,7 @@ from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
 from bench.refit import prepared_job
 from edgeswarm.model import memory_layout, small_images
 from edgeswarm.model import stage as stage_module
+from edgeswarm.model.matrix_products import own_products
 from edgeswarm.model.probe import random_inputs_for, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
@@ -54,6 +56,7 @@ def measure_here(model: str, *, repeats: int) -> dict[str, list[float]]:
         with (
             mock.patch.object(memory_layout, "convolve_small", convolve),
             mock.patch.dict(stage_module._OWN, dropping),
+            mock.patch.object(stage_module, "own_products", own_products if name == WORKER else lambda _: {}),
         ):
             copied = {key: tensor.clone() for key, tensor in tensors.items()}
             modules[name] = StageModule(stage, copied, fast_layout=name != PLAIN)

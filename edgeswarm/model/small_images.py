@@ -3,6 +3,8 @@
 Deep in a network images shrink to a few pixels, and oneDNN has no good kernels for them (docs/benchmarks.md):
 
     one pixel                            all but one of a kernel's taps meet padding: a matrix product
+    a kernel of one tap, few pixels or   a matrix product, where these are faster (matrix_products.py)
+    few samples
     a channel by itself (depthwise),     forward and the image's gradient as PyTorch does; the weights' gradient tap by tap,
     the kernel larger than the image     each a sum of products over the pixels that the tap meets
 
@@ -22,7 +24,15 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from .matrix_products import are_faster as products_are_faster
+from .matrix_products import linear
+
 Pair = tuple[int, int]
+
+# Kernels of one tap: with fewer samples PyTorch has MKL compute them, where it has one thread; over so few pixels oneDNN takes up
+# to three times as long as for the product (`bench.memory_layout` has the models'), over more the same.
+_BATCH_OF_ONEDNN = 16
+_FEW_PIXELS = 4
 
 _DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 
@@ -37,7 +47,7 @@ def convolve(
     given = {**_DEFAULTS, **dict(zip(_DEFAULTS, geometry, strict=False)), **more}
     stride, pads, groups = _pair(given["stride"]), _pads(given["padding"], weight.shape[2:]), given["groups"]
     if image.dim() == 4 and image.dtype == torch.float32 and _pair(given["dilation"]) == (1, 1) and pads is not None:
-        if groups == 1 and _is_one_pixel(image, weight, pads):
+        if groups == 1 and (_is_one_pixel(image, weight, pads) or _is_slow_product(image, weight, stride, pads)):
             return _product(image, weight, bias, pads)
         is_depthwise = groups == image.shape[1] == weight.shape[0]
         if is_depthwise and any(taps > pixels for taps, pixels in zip(weight.shape[2:], image.shape[2:], strict=True)):
@@ -54,10 +64,19 @@ def _is_one_pixel(image: torch.Tensor, weight: torch.Tensor, pads: Pair) -> bool
     )
 
 
+def _is_slow_product(image: torch.Tensor, weight: torch.Tensor, stride: Pair, pads: Pair) -> bool:
+    """A convolution of single pixels that PyTorch makes a product of MKL's, or that oneDNN has no good kernel for."""
+    if weight.shape[2:] != (1, 1) or stride != (1, 1) or pads != (0, 0) or not products_are_faster():
+        return False
+    is_mkl = len(image) < _BATCH_OF_ONEDNN and torch.get_num_threads() == 1
+    return is_mkl or image.shape[2] * image.shape[3] <= _FEW_PIXELS
+
+
 def _product(image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pads: Pair) -> torch.Tensor:
     met = weight.flatten(1) if weight.shape[2:] == (1, 1) else weight[:, :, pads[0], pads[1]]
     # The batch's rows as they lie; what comes of it lies channels last again.
-    return functional.linear(image.permute(0, 2, 3, 1), met, bias).permute(0, 3, 1, 2)
+    product = linear if products_are_faster() else functional.linear
+    return product(image.permute(0, 2, 3, 1), met, bias).permute(0, 3, 1, 2)
 
 
 class _Depthwise(torch.autograd.Function):

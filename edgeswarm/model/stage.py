@@ -24,6 +24,7 @@ from .draws import TURNS, DrawKey
 from .dropout import attention, dropout
 from .embedding_rows import embed
 from .in_place import in_place_forms
+from .matrix_products import own_products
 from .memory_layout import arranged, resolve_for_any_layout, wants_channels_last
 from .node import Node, map_argument
 from .operators import packet_of, resolve
@@ -33,7 +34,8 @@ from .values import TensorSpec
 __all__ = ["DrawKey", "StageModule"]
 
 _LAYOUTS = {"strided": torch.strided}
-# Operations that are computed otherwise than PyTorch does: to the same bits, but for random numbers, which are others.
+# Operations that are computed otherwise than PyTorch does: to the same bits, but for random numbers, which are others. A stage of
+# a fast layout has products of its own, too (matrix_products.py), which round otherwise.
 _OWN: dict[str, Callable[..., Any]] = {
     "embedding": embed,
     "dropout": dropout,
@@ -63,7 +65,8 @@ class StageModule:
 
     tensors: what the graph lists, by original name; a tensor that is on `device` already is used as it is, not copied.
     parameters, buffers, constants: by original name. Frozen parameters stay frozen. fast_layout: images lie in memory as this
-    device computes fastest (memory_layout.py), which rounds otherwise; without it as in the whole model.
+    device computes fastest (memory_layout.py), and matrices are multiplied so (matrix_products.py), which rounds otherwise;
+    without it as in the whole model.
     Raises GRAPH_REFUSED for an operation that this torch lacks, ValueError for tensors that don't fit the graph.
     """
 
@@ -95,7 +98,10 @@ class StageModule:
                 held[spec.name] = tensor.detach()
         self._statistics: list[BatchStatistics] = []
         self._programs = _compile(
-            stage_graph, self.device, resolve_for_any_layout if self._is_channels_last else resolve
+            stage_graph,
+            self.device,
+            own={**_OWN, **(own_products(self.device) if fast_layout else {})},
+            resolve_op=resolve_for_any_layout if self._is_channels_last else resolve,
         )
 
     def named_parameters_in_order(self) -> list[tuple[str, torch.nn.Parameter]]:
@@ -207,8 +213,13 @@ def _checked(spec: TensorSpec, tensors: Mapping[str, torch.Tensor]) -> torch.Ten
 
 
 def _compile(
-    graph: StageGraph, device: torch.device, resolve_op: Callable[[str], Callable[..., Any]]
+    graph: StageGraph,
+    device: torch.device,
+    *,
+    own: Mapping[str, Callable[..., Any]],
+    resolve_op: Callable[[str], Callable[..., Any]],
 ) -> list[_LayerProgram]:
+    """own: by packet, what is computed otherwise than `resolve_op` has it."""
     layers: dict[int, list[Node]] = {index: [] for index in range(graph.first_layer, graph.end_layer)}
     for node in graph.nodes:
         assert node.layer is not None
@@ -219,7 +230,7 @@ def _compile(
     alive = {value.name for value in graph.inputs}
     programs = []
     for index, nodes in layers.items():
-        program = _compile_layer(index, nodes, last_use, scratch, device=device, resolve_op=resolve_op)
+        program = _compile_layer(index, nodes, last_use, scratch, device=device, own=own, resolve_op=resolve_op)
         alive.update(program.makes)
         forgets = tuple(sorted(name for name in alive if last_use.get(name, -1) <= index))
         alive.difference_update(forgets)
@@ -234,6 +245,7 @@ def _compile_layer(
     scratch: set[str],
     *,
     device: torch.device,
+    own: Mapping[str, Callable[..., Any]],
     resolve_op: Callable[[str], Callable[..., Any]],
 ) -> _LayerProgram:
     graph = fx.Graph()
@@ -280,7 +292,7 @@ def _compile_layer(
             before, after = map_argument(node.args[:3], place), map_argument(node.args[7:], place)
             args = [*before, held[node.name, 0], held[node.name, 1], True, 1.0, *after]
         kwargs = {key: map_argument(value, place) for key, value in node.kwargs.items()}
-        operation = in_place.get(node.name) or _OWN.get(packet_of(node.op)) or resolve_op(node.op)
+        operation = in_place.get(node.name) or own.get(packet_of(node.op)) or resolve_op(node.op)
         values[node.name] = graph.create_node("call_function", operation, tuple(args), kwargs, name=node.name)
     graph.output(tuple(values[name] for name in makes))
     run = fx.GraphModule(torch.nn.Module(), graph).forward
