@@ -12,11 +12,14 @@ import shutil
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.measuring import say
+from bench.refit import prepared_job
 from bench.testbed.bed import SPEED_LOGS
 from bench.testbed.cluster import BedCluster
 from bench.testbed.speed import slowness
@@ -52,7 +55,7 @@ LEAST_QUIET_ROUNDS = 4
 _TIMED = (PROFILE_LAYERS, MEASURE_LINKS, PREPARE_WORKERS)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Of a run whose rounds are to be counted: seconds that they shall take, and how many at least and at most.
-RUN_SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 60.0, 4, 14
+RUN_SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 45.0, 4, 14
 
 
 def boot_id() -> str:
@@ -124,11 +127,21 @@ class Profiling:
     slowness: dict[str, float | None]
 
 
+def whole_stage(cluster: BedCluster, job_path: Path) -> Path:
+    """A file with the job's model as one stage, for the devices that train beside the one that is measured."""
+    path = cluster.folder / "whole-stage.json"
+    if not path.exists():
+        graph = prepared_job(job_path).layer_graph
+        path.write_text(json.dumps(graph.stage(0, len(graph.layers)).to_json()))
+    return path
+
+
 def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
-    """Profiles one class of devices after the other, each while the other devices compute as in a training.
+    """Profiles one class of devices after the other, each while the other devices train.
 
     All at once they would spoil each other's caches more than a training does, and alone they would be faster than in one.
-    Those with least memory come first, since what all are asked to time depends on them.
+    Those with least memory come first, since what all are asked to time depends on them. The links between the devices that
+    were profiled are measured in the same go, while these are at rest.
     """
     of_class: dict[float, str] = {}
     for device in sorted(cluster.bed.environment.devices, key=lambda device: (device.memory_bytes, -device.cores)):
@@ -137,7 +150,8 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
     seconds: dict[str, float] = {}
     slow: dict[str, float | None] = {}
 
-    def measured(some: TrainOptions, name: str) -> PlanningInstance:
+    def measured(some: TrainOptions, name: str, *, then: Callable[[], None] = lambda: None) -> PlanningInstance:
+        """then: called when layers are timed."""
         seconds[name] = 0.0
 
         def listen(event: Event) -> None:
@@ -145,17 +159,20 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
                 seconds[name] = event.seconds
                 end = time.monotonic()
                 slow[name] = slowness(SPEED_LOGS, end - event.seconds, end)
+                then()
 
         return make_plan_for_job(some, folders=cluster.folders, listener=listen)[1]
 
     for count, name in enumerate(chosen, start=1):
         nodes = tuple(cluster.node_id(each) for each in chosen[:count])
         some = replace(options, discovery=replace(options.discovery, devices=nodes))
-        # Those that were profiled already are at rest: their links to this one are measured in the same go.
-        others = [each for each in cluster.names if each not in chosen[:count]]
+        others = [each for each in cluster.names if each != name]
         # Too few devices for a plan: what was measured is kept.
-        with cluster.accompanied(others), contextlib.suppress(EdgeswarmError):
-            measured(some, name)
+        with (
+            cluster.accompanied(others, whole_stage(cluster, options.job_path)) as leave,
+            contextlib.suppress(EdgeswarmError),
+        ):
+            measured(some, name, then=partial(leave, chosen[: count - 1]))
     return Profiling(measured(options, PROFILED_AGAIN), seconds, slow)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from bench.bad_plan import BAD_PLANNER
-from bench.cell import Cell, profile_anew, train_from_full_speed, with_names, written_job
+from bench.cell import Cell, profile_anew, train_from_full_speed, whole_stage, with_names, written_job
 from bench.energy import Counter, joules_between, read_counters
 from bench.measuring import say
 from bench.peers.launch import PeerRun, run_peer
@@ -208,7 +208,7 @@ class OnBed:
                 told = alone(self._bed, name, self._cell.model, folder=folder, seconds=self._effort.alone_seconds)
                 others = [other for other in self._cores if other != name]
                 # Once more while the machine's other devices compute too: less, as real devices would not have it.
-                with self._cluster.accompanied(others):
+                with self._cluster.accompanied(others, whole_stage(self._cluster, self._cell.job)):
                     beside = rate_alone(
                         *(self._bed, name, self._cell.model),
                         micro_batch=int(told["micro_batch"]),

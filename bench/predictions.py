@@ -55,7 +55,7 @@ CELLS = (
     "D:100:resnet_50",
 )
 # In place of the jobs' own: rounds of a second and more, of which what begins and ends a round is a small part.
-MINI_BATCH = {"mobilenet_v2": 1024, "efficientnet_b1": 512}
+MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 1024, "bert_small": 128, "resnet_50": 128}
 # Of those that are there.
 PLANS = ("edgeswarm", "asteroid", "pipeline")
 REPEATS = 1

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -31,6 +31,7 @@ from .links import HUB_ADDRESS
 
 _AGENT = (sys.executable, "-m", "edgeswarm_agent.cli")
 _READY = '{"node_id"'
+_COMPANION_STEP_SECONDS = 0.5  # by the clock
 _START_SECONDS = 180.0  # on an eighth of a core Python takes its time
 
 
@@ -124,22 +125,35 @@ class BedCluster:
                 os.kill(process_id, signal.SIGCONT)
 
     @contextlib.contextmanager
-    def accompanied(self, names: Sequence[str]) -> Iterator[None]:
-        """These devices compute meanwhile, as they do in a training (companion.py)."""
+    def accompanied(self, names: Sequence[str], stage: Path) -> Iterator[Callable[[Iterable[str]], None]]:
+        """These devices train meanwhile (companion.py). stage: a file with the model. Gives what ends that early on some."""
+        companions: dict[str, subprocess.Popen[str]] = {}
+
+        def leave(some: Iterable[str]) -> None:
+            for name in some:
+                companions[name].kill()
+                companions[name].wait()
+
+        cores = {device.name: device.cores for device in self.bed.environment.devices}
         with contextlib.ExitStack() as stack:
-            companions = []
-            for name in names:
-                environment = {**self._plain_environment(), **ALLOCATOR_ENVIRONMENT, **runtime_environment(name)}
-                command = on(name, sys.executable, companion.__file__)
-                process = stack.enter_context(
-                    subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
-                )
-                stack.callback(process.kill)
-                companions.append(process)
-            for process in companions:
-                assert process.stdout is not None
-                process.stdout.readline()
-            yield
+            with self.bed.at_full_speed(names):
+                for name in names:
+                    environment = {**self._plain_environment(), **ALLOCATOR_ENVIRONMENT, **runtime_environment(name)}
+                    words = (companion.__file__, stage, f"{_COMPANION_STEP_SECONDS * cores[name]:g}")
+                    process = stack.enter_context(
+                        subprocess.Popen(
+                            on(name, sys.executable, *map(str, words)),
+                            stdout=subprocess.PIPE,
+                            env=environment,
+                            text=True,
+                        )
+                    )
+                    stack.callback(process.kill)
+                    companions[name] = process
+                for process in companions.values():
+                    assert process.stdout is not None
+                    process.stdout.readline()
+            yield leave
 
     def stop(self) -> None:
         """Ends the agents; the folder stays."""

@@ -91,6 +91,19 @@ def test_each_part_has_a_factor_of_its_own() -> None:
     assert 0 < found.relative_error < 0.03
 
 
+def test_the_whole_says_how_large_factors_are_and_the_parts_how_they_are_spread() -> None:
+    layers = [1.0, 1.0, 1.0, 1.0]
+    parts = [(0, [1.0, 1.0]), (2, [1.5, 1.5])]
+    measured = [compared(size, first, layers[:2], factors) for size in (32, 128) for first, factors in parts]
+    warm = learn_correction(measured)
+    found = learn_correction([*measured, Comparison(0, 32, tuple(layers), 6.0)])
+    assert sum(found.of_layers(32, 4)) == pytest.approx(6.0)
+    assert found.of_layers(32, 4)[2] > 1.3 * found.of_layers(32, 4)[0]
+    # A small device didn't time the whole with so many samples.
+    assert found.of_layers(128, 4) == pytest.approx(warm.of_layers(128, 4) * sum(found.of_layers(32, 4)) / 5, rel=0.05)
+    assert found.relative_error > warm.relative_error
+
+
 def test_layers_outside_of_all_parts_go_with_the_nearest() -> None:
     found = Correction((8,), (1, 2, 4), ((0.8, 1.3),))
     assert found.of_layers(8, 6) == pytest.approx([0.8, 0.8, 1.3, 1.3, 1.3, 1.3])
