@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from edgeswarm_coordinator.device_fit import (
+    BYTE_IN_A_TRAINING,
     FRAMES_OF_A_ROUND,
     FRAMES_OF_AN_ACTION,
     curve_error,
@@ -57,7 +58,7 @@ def test_more_samples_never_cost_less_for_a_factor_that_falls() -> None:
 def test_frames_and_updates_come_from_the_process() -> None:
     fitted = fit_device(GRAPH, curves=[layer(1e-3)] * 3, stages={}, costs=COSTS, optimizer_state_factor=1.0)
     overheads = fitted.profile.overheads
-    assert (overheads.frame_seconds, overheads.byte_seconds) == (1e-3, 1e-9)
+    assert (overheads.frame_seconds, overheads.byte_seconds) == (1e-3, BYTE_IN_A_TRAINING * 1e-9)
     assert overheads.action_seconds == pytest.approx(FRAMES_OF_AN_ACTION * 1e-3)
     assert overheads.round_seconds == pytest.approx(FRAMES_OF_A_ROUND * 1e-3)
     # Frozen tensors aren't stepped on: each layer has one of 32 bytes.
