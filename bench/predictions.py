@@ -7,9 +7,9 @@
     profile --> plans --> [plan 1, plan 2, ... trained once each] x repeats, plan 1 again --> profile, with --profile-again
 
 A cell is an environment, a rate of its links and a model. A few plans, good ones and bad ones, are trained in turns, since the
-machine's speed drifts from minute to minute. What a class of devices takes for a model's layers is measured in the first of its
-cells, which has all classes; the cells behind it take it over and measure their links, as a second job on the same devices
-would. Of rounds those count in which the machine was not slow with something else. Peak memory: of each worker, anonymous and
+machine's speed drifts from minute to minute. What a class of devices takes for a model's layers is measured in the first cell of an
+environment; one with other links takes it over and measures those, as a second job on the same devices would. (Another
+environment doesn't: the fewer devices compute, the more of the machine's caches each of them has.) Of rounds those count in which the machine was not slow with something else. Peak memory: of each worker, anonymous and
 tmpfs, the largest seen. One JSON file a cell, written after each run; a cell that was broken off counts as far as it came, and
 is begun anew. Cells of the matrix and of the measured ablations in the same folder count, too.
 """
@@ -21,7 +21,6 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,17 +41,15 @@ from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.controller import TrainOptions
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 
-# Of each model first one with all classes of devices. C:100 of two models is in the ablations (bench/ablations.py).
+# Those of one environment and model share what their devices' layers take.
 CELLS = (
     "C:1000:mobilenet_v2",
     "A:100:mobilenet_v2",
     "B:100:mobilenet_v2",
     "C:100:efficientnet_b1",
-    "B:1000:efficientnet_b1",
-    "C:1000:bert_small",
-    "D:100:bert_small",
-    "C:1000:resnet_50",
     "D:100:resnet_50",
+    "C:1000:bert_small",
+    "C:100:bert_small",
 )
 # In place of the jobs' own: rounds of a second and more, of which what begins and ends a round is a small part.
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 1024, "bert_small": 128, "resnet_50": 128}
@@ -95,8 +92,7 @@ def measure(cell: Cell, folder: Path, *, repeats: int = REPEATS, profile_again: 
             job_path=job(cluster.folder / "job"), discovery=cluster.discovery(), listen_address=HUB_ADDRESS
         )
         say(f"{cell.name}: profiles")
-        classes = {device.name.rpartition("-")[0] for device in environment.devices}
-        known = profiled_before(cell, folder, classes=classes)
+        known = profiled_before(cell, folder)
         instance, profiling = (
             profile_anew(cluster, options) if known is None else profile_missing(cluster, options, known)
         )
@@ -129,15 +125,14 @@ def measure(cell: Cell, folder: Path, *, repeats: int = REPEATS, profile_again: 
         keep(cell.file(folder), document)
 
 
-def profiled_before(cell: Cell, folder: Path, *, classes: Collection[str]) -> dict[str, Any] | None:
-    """What the newest cell of the same model measured since the machine was started, on devices of all these classes."""
+def profiled_before(cell: Cell, folder: Path) -> dict[str, Any] | None:
+    """What the newest cell of the same environment and model measured since the machine was started."""
     found = []
     for document in (json.loads(path.read_text()) for path in folder.glob("*.json")):
-        of_model = Cell.named(document["cell"]).model == cell.model and document.get("boot") == boot_id()
-        profiling: dict[str, Any] = next(iter(document.get("profilings", [])), {}) if of_model else {}
-        timed = {name.rpartition("-")[0] for name in profiling.get("slowness_by_class", {})}
-        if set(classes) <= timed:
-            found.append((str(document.get("when", "")), dict(profiling)))
+        other = Cell.named(document["cell"])
+        is_alike = (other.environment, other.model) == (cell.environment, cell.model)
+        if is_alike and document.get("boot") == boot_id() and document.get("profilings"):
+            found.append((str(document.get("when", "")), dict(document["profilings"][0])))
     return max(found, key=lambda each: each[0], default=("", None))[1]
 
 

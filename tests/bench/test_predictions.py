@@ -22,25 +22,20 @@ def test_the_bad_plan_is_worse_than_the_others() -> None:
     assert seconds[BAD_PLAN] == max(seconds.values())
 
 
-def test_what_the_newest_cell_of_the_model_measured_is_known(tmp_path: Path) -> None:
+def test_what_the_newest_cell_of_the_environment_and_model_measured_is_known(tmp_path: Path) -> None:
     cell = Cell.parse("D:100:bert_small")
-    assert profiled_before(cell, tmp_path, classes={"nano"}) is None
+    assert profiled_before(cell, tmp_path) is None
     cells = [
-        ("C-100-bert_small", "08:00", boot_id()),
-        ("A-100-bert_small", "09:00", boot_id()),
-        ("B-100-bert_small", "10:00", "before the machine was started"),
-        ("C-100-resnet_50", "11:00", boot_id()),
+        ("D-1000-bert_small", "08:00", boot_id()),
+        ("D-500-bert_small", "09:00", boot_id()),
+        ("D-200-bert_small", "10:00", "before the machine was started"),
+        ("C-100-bert_small", "11:00", boot_id()),
+        ("D-100-resnet_50", "12:00", boot_id()),
     ]
     for name, when, boot in cells:
-        document = {
-            "cell": name,
-            "when": when,
-            "boot": boot,
-            "profilings": [{"of": name, "slowness_by_class": {"nano-1": 1.0}}],
-        }
+        document = {"cell": name, "when": when, "boot": boot, "profilings": [{"of": name}]}
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
-    (tmp_path / "begun.json").write_text(json.dumps({"cell": "D-1000-bert_small", "boot": boot_id(), "profilings": []}))
-    known = profiled_before(cell, tmp_path, classes={"nano"})
+    (tmp_path / "begun.json").write_text(json.dumps({"cell": "D-50-bert_small", "boot": boot_id(), "profilings": []}))
+    known = profiled_before(cell, tmp_path)
     assert known is not None
-    assert known["of"] == "A-100-bert_small"
-    assert profiled_before(cell, tmp_path, classes={"nano", "nx"}) is None
+    assert known["of"] == "D-500-bert_small"
