@@ -7,11 +7,12 @@
     profile --> plans --> [plan 1, plan 2, ... trained once each] x repeats, plan 1 again --> profile, with --profile-again
 
 A cell is an environment, a rate of its links and a model. A few plans, good ones and bad ones, are trained in turns, since the
-machine's speed drifts from minute to minute. What a class of devices takes for a model's layers is measured in the first cell of an
-environment; one with other links takes it over and measures those, as a second job on the same devices would. (Another
-environment doesn't: the fewer devices compute, the more of the machine's caches each of them has.) Of rounds those count in which the machine was not slow with something else. Peak memory: of each worker, anonymous and
-tmpfs, the largest seen. One JSON file a cell, written after each run; a cell that was broken off counts as far as it came, and
-is begun anew. Cells of the matrix and of the measured ablations in the same folder count, too.
+machine's speed drifts from minute to minute. What a class of devices takes for a model's layers is measured in the first cell of
+an environment; one with other links takes it over and measures those, as a second job on the same devices would. (Another
+environment doesn't: the fewer devices compute, the more of the machine's caches each of them has.) Of rounds those count in which
+the machine was not slow with something else. Peak memory: of each worker, anonymous and tmpfs, the largest seen. One JSON file a
+cell, written after each run; a cell that was broken off counts as far as it came, and is begun anew. Cells of the matrix and of
+the measured ablations in the same folder count, too.
 """
 
 from __future__ import annotations

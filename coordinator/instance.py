@@ -28,7 +28,7 @@ from .process_costs import ProcessCosts
 from .profile_cache import DATA_SOURCE, Profiles
 from .profiling import batch_sizes_to_profile, checked_stages
 from .stage_checks import CheckedStage
-from .working_memory import SeenMemory, heap_slack, saved_growth, working_memory
+from .working_memory import SeenMemory, heap_slack, kernel_bytes, saved_growth, working_memory
 
 # What a worker holds beside Eq 3: a frame on its way in and one on its way out; the samples of its feed come on top.
 FRAMES_HELD = 2
@@ -106,6 +106,7 @@ def planning_instance(
             heap_slack=tuple(max(growth.waiting, factor) for factor in slack),
             transient_bytes=transient_bytes,
             workspace_bytes=workspace_bytes,
+            kernel_bytes=kernel_bytes(facts.layer_graph),
             optimizer_state_factor=facts.optimizer_state_factor,
             met_rows=facts.met_rows,
         ),

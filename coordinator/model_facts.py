@@ -50,6 +50,7 @@ def model_costs(
     heap_slack: Sequence[float] = (),
     transient_bytes: Sequence[int] = (),
     workspace_bytes: Sequence[int] = (),
+    kernel_bytes: Sequence[int] = (),
     optimizer_state_factor: float | None = None,
     met_rows: Mapping[str, MetRows] | None = None,
 ) -> ModelCosts:
@@ -57,6 +58,7 @@ def model_costs(
 
     heap_slack: by layer, what saved activations take in a heap by their bytes; none for just these.
     transient_bytes, workspace_bytes: by layer, per sample and whatever the batch, as measured; none where they weren't.
+    kernel_bytes: by layer, of compiled kernels; none for none.
     optimizer_state_factor: None leaves out the memory that gradients and the optimizer's step take for a moment.
     met_rows: as ModelFacts has them.
     """
@@ -112,6 +114,7 @@ def model_costs(
                 least_batch=layer.least_batch,
                 gradient_bytes=gradient_bytes(layer),
                 transient_bytes=transient_bytes[layer.index] if transient_bytes else 0,
+                kernel_bytes=kernel_bytes[layer.index] if kernel_bytes else 0,
                 workspace_bytes=max(step_bytes(layer), workspace_bytes[layer.index] if workspace_bytes else 0),
                 narrow_output_bytes=cut_bytes(cut_after, NARROW) if wire_dtype in (None, "float32") else None,
                 statistics_bytes=statistics_bytes(layer),

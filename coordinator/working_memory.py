@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgeswarm.model.layer_graph import LayerGraph
+from edgeswarm.model.operators import packet_of, words
 
 from .device_fit import trained_sizes
 from .planner.passing_memory import WORKING_GROWTH
@@ -23,12 +25,17 @@ from .stage_checks import CheckedStage
 
 # Blocks of many sizes come and go in a heap: saved activations take more than their bytes.
 MOST_HEAP_SLACK = 2.0
+# oneDNN makes code for each convolution and each product of matrices, forward and backward, and keeps it for every batch size
+# that it meets: 24 MB for one size of MobileNetV2, 40 to 50 of EfficientNet-B1, 25 of ResNet-50, 5 to 8 of BERT-small, seen
+# after steps in a process whose free memory was given back.
+KERNEL_BYTES = 450_000
+_COMPILED = words("conv1d conv2d conv3d convolution linear addmm")
 # By which saved activations grow in a training, where no stage showed it. As seen of MobileNetV2.
 USUAL_GROWTH = 1.23
 MOST_GROWTH = 1.4
-# More gaps come over the first rounds than a few steps of a stage show, and few in micro-batches that wait: by parts of what was
-# seen. Set from the peaks of plans of MobileNetV2, BERT-small and EfficientNet-B1 over six emulated devices (bench.predictions).
-_AT_HAND, _WAITING = 1.2, 0.5
+# By parts of what was seen in one go, where an allocator has less to choose from than in a training. Set from the peaks of plans
+# of MobileNetV2 and EfficientNet-B1 over five and six emulated devices (bench.predictions).
+_AT_HAND, _WAITING = 0.5, 0.25
 # A stage says it by the samples of a batch that is as large as this.
 _LEAST_TOLD_BATCH = 16
 
@@ -53,6 +60,12 @@ class SeenMemory:
 
     curves: Sequence[Curve]
     stages: Mapping[CheckedStage, Curve]
+
+
+def kernel_bytes(layer_graph: LayerGraph) -> tuple[int, ...]:
+    """By layer, of the kernels that are made for one batch size."""
+    counts = Counter(node.layer for node in layer_graph.nodes if packet_of(node.op) in _COMPILED)
+    return tuple(KERNEL_BYTES * counts[layer.index] for layer in layer_graph.layers)
 
 
 def heap_slack(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[float, ...]:
@@ -110,12 +123,14 @@ def working_memory(
     tables: parameters of whose gradient only the rows that were met are ever there (edgeswarm/model/embedding_rows.py).
     """
     transient, workspace = [], []
+    compiled = kernel_bytes(layer_graph)
     for layer, factor in zip(layer_graph.layers, slack, strict=True):
         # A gradient is there beside the sum that it is added to.
         least = float(max(trained_sizes(layer_graph, layer, but=tables), default=0))
         fixed, per_sample = _line([kind.curves[layer.index] for kind in kinds], least=least)
         transient.append(round(WORKING_GROWTH * max(0.0, per_sample - factor * layer.saved_bytes)))
-        workspace.append(round(WORKING_GROWTH * fixed))
+        # Its kernels were made with the first step of each size, and are counted by themselves.
+        workspace.append(round(WORKING_GROWTH * max(least, fixed - compiled[layer.index])))
     return tuple(transient), tuple(workspace)
 
 

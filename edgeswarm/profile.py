@@ -35,6 +35,7 @@ class LayerCosts:
     statistics_bytes: the sums of batch norms that replicas add up once a round.
     flops_*: None where unknown. least_batch: the fewest samples that the layer can take at once.
     transient_bytes: held while the layer computes, beside saved_bytes. workspace_bytes: likewise, whatever the batch.
+    kernel_bytes: held all the time for the code that was made for the layer's operations.
     """
 
     name: str
@@ -47,6 +48,7 @@ class LayerCosts:
     gradient_bytes: int | None = None
     transient_bytes: int = 0
     workspace_bytes: int = 0
+    kernel_bytes: int = 0
     narrow_output_bytes: int | None = None
     statistics_bytes: int = 0
     met_gradient_bytes: tuple[tuple[int, int], ...] = ()
@@ -58,7 +60,7 @@ class LayerCosts:
             raise ValueError(f"layer {self.name}: the samples of met_gradient_bytes don't grow")
         for what in (
             "param_bytes", "output_bytes", "saved_bytes", "gradient_bytes", "transient_bytes", "workspace_bytes",
-            "narrow_output_bytes", "statistics_bytes",
+            "kernel_bytes", "narrow_output_bytes", "statistics_bytes",
         ):  # fmt: skip
             if (getattr(self, what) or 0) < 0:
                 raise ValueError(f"layer {self.name}: {what} is below 0")
@@ -408,6 +410,15 @@ class PlanningInstance:
     @property
     def device_names(self) -> tuple[str, ...]:
         return tuple(device.name for device in self.devices)
+
+    @cached_property
+    def resident_bytes_before(self) -> FloatArray:
+        """[layer_count + 1]: bytes that the layers before each cut hold all the time: weights, gradients, the optimizer's
+        state, kernels.
+        """
+        state = 2.0 + self.training.optimizer_state_bytes_per_parameter_byte
+        held = [layer.param_bytes * state + layer.kernel_bytes for layer in self.model.layers]
+        return np.concatenate([[0.0], np.cumsum(held, dtype=np.float64)])
 
     @cached_property
     def index_of(self) -> dict[str, int]:

@@ -99,8 +99,8 @@ def held_bytes(
     at_once: samples of one pass; all of them where that isn't said.
     """
     at_once = samples if at_once is None else at_once
-    state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
-    weights = instance.model.param_bytes(first_layer, end_layer) * state
+    resident = instance.resident_bytes_before
+    weights = float(resident[end_layer] - resident[first_layer])
     activations = instance.model.saved_bytes(first_layer, end_layer) * at_once * in_flight
     passing = passing_bytes(instance, first_layer=first_layer, end_layer=end_layer, samples=samples, at_once=at_once)
     return math.ceil(weights + activations) + base_bytes + passing

@@ -166,8 +166,7 @@ def _cuts_with_least_lack(instance: PlanningInstance, order: list[int], samples:
     """Cut points [stages + 1] for which the device that lacks most lacks least, by what `held_bytes` counts."""
     model = instance.model
     count = model.layer_count
-    state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
-    weights = model.param_bytes_before * state
+    weights = instance.resident_bytes_before
     saved = model.saved_bytes_before.astype(np.float64) * samples
     passing = passing_table(instance).bytes_of(samples)
     upper = np.triu(np.ones((count + 1, count + 1), dtype=bool), k=1)

@@ -144,8 +144,8 @@ class StageTables:
         kinds = self._kinds[devices]
         first, end = self._layer_runs(kinds, head=head, tail=tail, wanted=ends)
         model = self.instance.model
-        state = 2.0 + self.instance.training.optimizer_state_bytes_per_parameter_byte
-        weights = (model.param_bytes_before[end] - model.param_bytes_before[first]) * state
+        resident = self.instance.resident_bytes_before
+        weights = resident[end] - resident[first]
         per_sample = (model.saved_bytes_before[end] - model.saved_bytes_before[first]).astype(np.float64) * in_flight
         passing = passing_of_runs(self.instance, first, end)
         free = self._budgets[devices][:, np.newaxis] - weights[np.newaxis, :]

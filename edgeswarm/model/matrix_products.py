@@ -37,7 +37,7 @@ def are_faster() -> bool:
     """Whether products are faster by oneDNN here. Told by the kind of processor: like ones compute the same bits."""
     return (
         torch.backends.cpu.get_cpu_capability() == "AVX512"
-        and torch.backends.mkl.is_available()
+        and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and _vendor() not in ("", _OWN_KERNELS_OF_MKL)
@@ -102,7 +102,7 @@ class _Linear(torch.autograd.Function):
 
 def _summed_product(gradient: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """[out, in] of gradient [rows, out] and values [rows, in]: the sum over the rows."""
-    pieces = zip(gradient.split(ROWS_AT_ONCE), values.split(ROWS_AT_ONCE), strict=True)
+    pieces = zip(torch.split(gradient, ROWS_AT_ONCE), torch.split(values, ROWS_AT_ONCE), strict=True)
     total: torch.Tensor | None = None
     for of_result, of_values in pieces:
         found = _product(of_result.t(), of_values.t())

@@ -36,7 +36,9 @@ def test_what_an_instance_may_also_have_survives_json() -> None:
         for kind, profile in plain.profiles.items()
     }
     first, *others = plain.model.layers
-    model = replace(plain.model, layers=(replace(first, met_gradient_bytes=((1, 10), (4, 30))), *others))
+    model = replace(
+        plain.model, layers=(replace(first, kernel_bytes=9, met_gradient_bytes=((1, 10), (4, 30))), *others)
+    )
     more = replace(plain, model=model, profiles=profiles, data_source=DataSource((5.0, 6.0), egress=7.0, label_bytes=8))
     assert instance_from_json(json.loads(json.dumps(instance_to_json(more)))) == more
 

@@ -43,8 +43,8 @@ def most_samples_of_runs(instance: PlanningInstance, place: int, *, in_flight: i
     [layer_count + 1, layer_count + 1]; 0 for none, and where j <= i.
     """
     model, device = instance.model, instance.devices[place]
-    state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
-    weights = np.ceil((model.param_bytes_before[np.newaxis, :] - model.param_bytes_before[:, np.newaxis]) * state)
+    resident = instance.resident_bytes_before
+    weights = np.ceil(resident[np.newaxis, :] - resident[:, np.newaxis])
     saved = (model.saved_bytes_before[np.newaxis, :] - model.saved_bytes_before[:, np.newaxis]) * in_flight
     free = device.memory_bytes - device.base_bytes - weights
     most = passing_table(instance).most_samples(free, saved.astype(np.float64), limit=instance.training.mini_batch)

@@ -65,5 +65,5 @@ def _cuts(instance: PlanningInstance, costs: npt.ArrayLike) -> list[StageCut]:
 
 
 def _layer_bytes(instance: PlanningInstance, micro_batch: int) -> list[float]:
-    state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
-    return [layer.param_bytes * state + layer.saved_bytes * micro_batch for layer in instance.model.layers]
+    resident = np.diff(instance.resident_bytes_before).tolist()
+    return [held + layer.saved_bytes * micro_batch for held, layer in zip(resident, instance.model.layers, strict=True)]

@@ -7,6 +7,8 @@ our rooms where they are of one size; else there is one level, with the slowest 
 
 from __future__ import annotations
 
+import numpy as np
+
 from edgeswarm.profile import PlanningInstance
 
 from ..asteroid import FoundPipeline
@@ -48,13 +50,12 @@ def pipedream_shortage(instance: PlanningInstance, micro_batch: int) -> tuple[Sh
 def _states(instance: PlanningInstance, micro_batch: int) -> ModelStates:
     forward, backward = average_layer_seconds(instance, micro_batch)
     layers = instance.model.layers
-    state = 2.0 + instance.training.optimizer_state_bytes_per_parameter_byte
     return ModelStates.of_chain(
         forward + backward,
         layer_parameter_bytes=[float(layer.param_bytes) for layer in layers],
         layer_activation_bytes=[float(layer.saved_bytes * micro_batch) for layer in layers],
         # This runtime keeps one version of the weights, beside gradients and optimizer state.
-        layer_resident_bytes=[layer.param_bytes * state for layer in layers],
+        layer_resident_bytes=np.diff(instance.resident_bytes_before).tolist(),
         output_bytes=[float(layer.output_bytes * micro_batch) for layer in layers],
     )
 

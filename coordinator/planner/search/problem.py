@@ -30,8 +30,7 @@ class SearchProblem:
         self.cut_bytes = [float(value) for value in model.cut_bytes]
         self.served_input_bytes = float(instance.served_input_bytes)
         self.latency = instance.network.latency_seconds
-        state = 2.0 + training.optimizer_state_bytes_per_parameter_byte
-        self.weight_bytes = [float(value) * state for value in model.param_bytes_before]
+        self.weight_bytes: list[float] = instance.resident_bytes_before.tolist()
         self.gradient_bytes = [float(value) for value in model.gradient_bytes_before]
         self.statistics_bytes = [0.0, *itertools.accumulate(float(layer.statistics_bytes) for layer in model.layers)]
         self.saved_bytes = [float(value) for value in model.saved_bytes_before]

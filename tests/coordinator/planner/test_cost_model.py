@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,6 +93,9 @@ def test_held_bytes_counts_weights_gradients_optimizer_and_activations() -> None
     # two layers: 200 bytes of weights four times over, 100 bytes a sample for 3 samples of 5 micro-batches, 7 before all
     held = held_bytes(instance, first_layer=1, end_layer=3, samples=3, in_flight=5, base_bytes=7)
     assert held == 4 * 200 + 3 * 5 * 100 + 7
+    layers = tuple(replace(layer, kernel_bytes=10**place) for place, layer in enumerate(instance.model.layers))
+    with_kernels = replace(instance, model=replace(instance.model, layers=layers))
+    assert held_bytes(with_kernels, first_layer=1, end_layer=3, samples=3, in_flight=5, base_bytes=7) == held + 110
 
 
 def two_stage_plan(**changes: object) -> Plan:
