@@ -94,7 +94,6 @@ def planning_instance(
     names = [device.node_id for device in usable]
     network = _network(profiles, names)
     slack = heap_slack(facts.layer_graph, list(seen.values()))
-    growth = saved_growth(facts.layer_graph, list(seen.values()))
     transient_bytes, workspace_bytes = working_memory(
         facts.layer_graph, list(seen.values()), slack=slack, tables=facts.met_rows
     )
@@ -102,8 +101,7 @@ def planning_instance(
         model=model_costs(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
-            # Gaps that a few forwards showed are of those that a training has.
-            heap_slack=tuple(max(growth.waiting, factor) for factor in slack),
+            heap_slack=slack,
             transient_bytes=transient_bytes,
             workspace_bytes=workspace_bytes,
             kernel_bytes=kernel_bytes(facts.layer_graph),
@@ -127,7 +125,7 @@ def planning_instance(
             optimizer_state_bytes_per_parameter_byte=facts.optimizer_state_factor,
             frames_held=FRAMES_HELD,
             inputs_ahead=FEED_AHEAD,
-            saved_growth=growth.at_hand,
+            saved_growth=saved_growth(facts.layer_graph, list(seen.values())),
             peer_bytes=PEER_BYTES,
             reduce_bytes=REDUCE_BYTES,
         ),

@@ -1,8 +1,8 @@
 """What layers hold in a worker's memory: what they save, with the gaps between, and what they take while they compute. Pure.
 
     growth of stages with micro-batches in flight, by what they save  -->  the heap's slack of their layers
-    peaks of stages in one go, by those of their layers alone         -->  the gaps that forwards and backwards leave
     peaks of each layer alone, of all kinds of hardware  -->  fixed + per_sample x samples, of which it saves a part
+    peaks of parts of the model in one go, beyond those  -->  per_sample of their layers: the gaps between blocks
 
 A kind with little memory may have tried small batches alone, which say little: those that went further are asked.
 """
@@ -30,28 +30,15 @@ MOST_HEAP_SLACK = 2.0
 # after steps in a process whose free memory was given back.
 KERNEL_BYTES = 450_000
 _COMPILED = words("conv1d conv2d conv3d convolution linear addmm")
-# By which saved activations grow in a training, where no stage showed it. As seen of MobileNetV2.
+# By which what is saved of the micro-batch at hand grows in a training, where no stage in one go showed the gaps between blocks. As
+# seen of MobileNetV2.
 USUAL_GROWTH = 1.23
-MOST_GROWTH = 1.4
-# By parts of what was seen in one go, where an allocator has less to choose from than in a training. Set from the peaks of plans
-# of MobileNetV2 and EfficientNet-B1 over five and six emulated devices (bench.predictions).
-_AT_HAND, _WAITING = 0.5, 0.25
 # A stage says it by the samples of a batch that is as large as this.
 _LEAST_TOLD_BATCH = 16
 
 
 # Of the largest batch that any kind of hardware tried: kinds that came so far are asked.
 _LARGE_PART = 4
-
-
-@dataclass(frozen=True)
-class Growth:
-    """By which saved activations grow for the gaps between blocks. waiting: of every micro-batch in flight. at_hand: by how much
-    more of the one that is computed.
-    """
-
-    waiting: float
-    at_hand: float
 
 
 @dataclass(frozen=True)
@@ -85,33 +72,9 @@ def heap_slack(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[fl
     return tuple(slack)
 
 
-def saved_growth(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> Growth:
-    """Seen in the peaks of stages that were run forward and backward in one go, beside what their layers save and take alone:
-    1.2 to 1.3 times as much of MobileNetV2, whose blocks are of all sizes, 1.1 of EfficientNet-B1. Median of the kinds.
-    """
-    found = [ratio for kind in kinds if (ratio := _stages_beside_layers(layer_graph, kind)) > 0]
-    seen = min(MOST_GROWTH, max(1.0, statistics.median(found))) if found else USUAL_GROWTH
-    waiting = 1 + _WAITING * (seen - 1)
-    return Growth(waiting, (1 + _AT_HAND * (seen - 1)) / waiting)
-
-
-def _stages_beside_layers(layer_graph: LayerGraph, kind: SeenMemory) -> float:
-    """Over the stages that are parts of the model; 0 where none says it."""
-    in_one_go = alone = 0.0
-    for stage, curve in kind.stages.items():
-        layers = layer_graph.layers[stage.first_layer : stage.end_layer]
-        sizes = curve.batch_sizes
-        is_whole = len(layers) == len(layer_graph.layers)
-        if is_whole or not curve.peak_bytes or len(sizes) < 2 or sizes[-1] < _LEAST_TOLD_BATCH:
-            continue
-        in_one_go += _line([curve], least=0.0)[1]
-        saved = worst = 0.0
-        for layer in layers:
-            _, per_sample = _line([kind.curves[layer.index]], least=0.0)
-            worst = max(worst, saved + max(per_sample, layer.saved_bytes))
-            saved += layer.saved_bytes
-        alone += worst
-    return in_one_go / alone if alone > 0 else 0.0
+def saved_growth(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> float:
+    """By which saved activations of the micro-batch at hand grow for the gaps between blocks, beside what was seen."""
+    return 1.0 if _parts_in_one_go(layer_graph, kinds) else USUAL_GROWTH
 
 
 def working_memory(
@@ -128,10 +91,37 @@ def working_memory(
         # A gradient is there beside the sum that it is added to.
         least = float(max(trained_sizes(layer_graph, layer, but=tables), default=0))
         fixed, per_sample = _line([kind.curves[layer.index] for kind in kinds], least=least)
-        transient.append(round(WORKING_GROWTH * max(0.0, per_sample - factor * layer.saved_bytes)))
+        transient.append(WORKING_GROWTH * max(0.0, per_sample - factor * layer.saved_bytes))
         # Its kernels were made with the first step of each size, and are counted by themselves.
         workspace.append(round(WORKING_GROWTH * max(least, fixed - compiled[layer.index])))
-    return tuple(transient), tuple(workspace)
+    saved = [factor * layer.saved_bytes for layer, factor in zip(layer_graph.layers, slack, strict=True)]
+    for stage, told in _parts_in_one_go(layer_graph, kinds).items():
+        part = slice(stage.first_layer, stage.end_layer)
+        missing = told - _at_worst(saved[part], transient[part])
+        transient[part] = [taken + max(0.0, missing) for taken in transient[part]]
+    return tuple(map(round, transient)), tuple(workspace)
+
+
+def _parts_in_one_go(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> dict[CheckedStage, float]:
+    """Parts of the model, and what they take for each sample at their peak: the median of the kinds that say it."""
+    seen: dict[CheckedStage, list[float]] = {}
+    for kind in kinds:
+        for stage, curve in kind.stages.items():
+            if _says_it(layer_graph, stage, curve):
+                seen.setdefault(stage, []).append(_line([curve], least=0.0)[1])
+    return {stage: statistics.median(told) for stage, told in seen.items()}
+
+
+def _says_it(layer_graph: LayerGraph, stage: CheckedStage, curve: Curve) -> bool:
+    """Whether a stage is a part of the model, and was run with enough samples to say what one takes."""
+    is_whole = stage.end_layer - stage.first_layer == len(layer_graph.layers)
+    sizes = curve.batch_sizes
+    return not is_whole and bool(curve.peak_bytes) and len(sizes) > 1 and sizes[-1] >= _LEAST_TOLD_BATCH
+
+
+def _at_worst(saved: Sequence[float], transient: Sequence[float]) -> float:
+    """Of a sample, while one of these layers computes behind the others."""
+    return max(before + taken for before, taken in zip(itertools.accumulate(saved), transient, strict=True))
 
 
 def _line(curves: Sequence[Curve], *, least: float) -> tuple[float, float]:

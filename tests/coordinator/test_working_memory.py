@@ -14,7 +14,6 @@ from edgeswarm_coordinator.profile_cache import Curve
 from edgeswarm_coordinator.stage_checks import CheckedStage
 from edgeswarm_coordinator.working_memory import (
     KERNEL_BYTES,
-    MOST_GROWTH,
     MOST_HEAP_SLACK,
     USUAL_GROWTH,
     SeenMemory,
@@ -151,20 +150,20 @@ def seen_together(first: float, second: float, *, alone: float = 100.0, sizes: t
     return SeenMemory([line(0, alone)] * 3, stages)
 
 
-def test_gaps_are_seen_where_stages_take_more_than_their_layers_alone() -> None:
-    # At the worst moment of the first part its second layer takes 100 beside the 64 of the first one.
-    none, some, much = (saved_growth(GRAPH, [seen_together(factor * 164, factor * 100)]) for factor in (1.0, 1.2, 9.0))
-    assert (none.waiting, none.at_hand) == (1.0, 1.0)
-    assert none.waiting < some.waiting < some.waiting * some.at_hand < 1.2
-    assert much == saved_growth(GRAPH, [seen_together(MOST_GROWTH * 164, MOST_GROWTH * 100)])
-    # A small part counts for little, and one kind of three for none.
-    assert saved_growth(GRAPH, [seen_together(1.2 * 164 + 10, 1.2 * 100 - 10)]) == some
+def test_what_a_part_takes_beyond_its_layers_alone_is_of_each_of_them() -> None:
+    reckoned = grown(100, saved=64)  # of a layer; the first part has two, which save 64 each
+    more = working_memory(GRAPH, [seen_together(2 * 64 + reckoned + 10, 64 + reckoned - 10)], slack=NO_SLACK)[0]
+    assert more == (reckoned + 10, reckoned + 10, reckoned)
+    # With slack between what waits there is less that was not seen; one kind of three says nothing.
+    slack = (1.0625, 1.0, 1.0)
+    less = working_memory(GRAPH, [seen_together(2 * 64 + reckoned + 10, 64)], slack=slack)[0]
+    assert less == (grown(100, saved=68) + 6, reckoned + 6, reckoned)
     odd = seen_together(300, 300)
-    assert saved_growth(GRAPH, [seen_together(1.2 * 164, 1.2 * 100), odd, seen_together(164, 100)]) == some
+    none = [seen_together(64, 64), odd, seen_together(64, 64)]
+    assert working_memory(GRAPH, none, slack=NO_SLACK)[0] == (reckoned,) * 3
 
 
 def test_where_nobody_looked_at_large_batches_growth_is_the_usual() -> None:
-    usual = saved_growth(GRAPH, [])
-    as_usual = saved_growth(GRAPH, [seen_together(USUAL_GROWTH * 164, USUAL_GROWTH * 100)])
-    assert (usual.waiting, usual.at_hand) == pytest.approx((as_usual.waiting, as_usual.at_hand), rel=1e-3)
-    assert usual == saved_growth(GRAPH, [seen_together(900, 900, sizes=(1, 8)), SeenMemory([line(0, 9)] * 3, {})])
+    assert saved_growth(GRAPH, []) == USUAL_GROWTH
+    assert saved_growth(GRAPH, [seen_together(900, 900, sizes=(1, 8)), SeenMemory([line(0, 9)] * 3, {})]) == USUAL_GROWTH
+    assert saved_growth(GRAPH, [SeenMemory([line(0, 9)] * 3, {}), seen_together(900, 900)]) == 1.0
