@@ -116,6 +116,8 @@ def time_layer(
     try:
         if not _make_gradients(module):
             return []
+        # What making them left lying around would be missing from the first batch's peak, by which larger ones are judged.
+        free_memory(accelerator)
         sizes = [p.numel() * p.element_size() for p in module.parameters.values() if p.requires_grad]
         limits = _Limits(longest_seconds / slow_down, memory_budget - sum(sizes), gradient_bytes=max(sizes, default=0))
         while (batch_size := _affordable(timings, candidates, limits)) is not None:
@@ -197,7 +199,8 @@ def expected_bytes(needs: Sequence[tuple[int, int]], batch_size: int, *, gradien
     if not needs:
         return 0
     last_size, last_bytes = needs[-1]
-    fixed = min(gradient_bytes, last_bytes)
+    # Less than the gradients alone is no measure of them: then nothing says what is whatever the batch.
+    fixed = gradient_bytes if last_bytes > gradient_bytes else 0
     proportional = fixed + (last_bytes - fixed) * batch_size // last_size
     if len(needs) < 2:
         return proportional
