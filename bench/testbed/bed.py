@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
-from . import groups, links, metronome
+from . import groups, links, metronome, owner
 from .environment import Environment
 from .links import HUB
 
@@ -48,6 +48,7 @@ class EmulatedLan:
 
     def __enter__(self) -> EmulatedLan:
         self.create()
+        owner.record()
         return self
 
     def __exit__(
@@ -56,10 +57,14 @@ class EmulatedLan:
         remove()
 
     def create(self) -> None:
-        """Raises EdgeswarmError (CONFIG) where the machine can't have one, or has one already."""
+        """Removes first what a run that was killed has left. Raises EdgeswarmError (CONFIG) where the machine can't have one, or
+        has one already.
+        """
         problem = why_not()
         if problem:
             raise EdgeswarmError(ErrorCode.CONFIG, f"No testbed here: it {problem}.", "Run it on such a machine.")
+        if owner.is_gone():
+            remove()
         if links.exists() or groups.nodes():
             raise EdgeswarmError(
                 ErrorCode.CONFIG, "A testbed exists already.", "Remove it: python -m bench.testbed down"
@@ -107,6 +112,7 @@ def remove() -> None:
     """All of it, with what runs there. May be repeated."""
     groups.remove_all()
     links.remove_all()
+    owner.forget()
     shutil.rmtree(SPEED_LOGS, ignore_errors=True)
     shutil.rmtree(RUNTIME_FOLDERS, ignore_errors=True)
 

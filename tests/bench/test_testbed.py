@@ -195,6 +195,20 @@ def test_there_is_one_at_a_time(bed: EmulatedLan) -> None:
         EmulatedLan(TWO).create()
 
 
+def test_what_a_killed_run_left_is_removed(bed: EmulatedLan) -> None:
+    bed.__exit__(None, None, None)
+    makes_one = "import sys, time; from tests.bench.test_testbed import *; EmulatedLan(TWO).__enter__(); print('is there', flush=True)"
+    command = [sys.executable, "-c", f"{makes_one}; time.sleep(60)"]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "is there\n"
+        with pytest.raises(EdgeswarmError, match="exists already"):
+            bed.create()
+        killed.kill()
+    bed.__enter__()
+    assert groups.nodes() == ["fast", "hub", "slow"]
+
+
 def test_by_hand_and_nothing_is_left(bed: EmulatedLan) -> None:
     """The last one: it removes the testbed."""
     root = Path(__file__).parents[2]
