@@ -28,7 +28,7 @@ from .process_costs import ProcessCosts
 from .profile_cache import DATA_SOURCE, Profiles
 from .profiling import batch_sizes_to_profile, checked_stages
 from .stage_checks import CheckedStage
-from .working_memory import SeenMemory, heap_slack, kernel_bytes, saved_growth, working_memory
+from .working_memory import SeenMemory, heap_slack, kernel_bytes, on_top, saved_growth, working_memory
 
 # What a worker holds beside Eq 3: a frame on its way in and one on its way out; the samples of its feed come on top.
 FRAMES_HELD = 2
@@ -126,6 +126,7 @@ def planning_instance(
             frames_held=FRAMES_HELD,
             inputs_ahead=FEED_AHEAD,
             saved_growth=saved_growth(facts.layer_graph, list(seen.values())),
+            on_top=on_top(facts.layer_graph, list(seen.values()), slack=slack, transient=transient_bytes),
             peer_bytes=PEER_BYTES,
             reduce_bytes=REDUCE_BYTES,
         ),

@@ -118,6 +118,7 @@ def model_costs(
                 workspace_bytes=max(step_bytes(layer), workspace_bytes[layer.index] if workspace_bytes else 0),
                 narrow_output_bytes=cut_bytes(cut_after, NARROW) if wire_dtype in (None, "float32") else None,
                 statistics_bytes=statistics_bytes(layer),
+                held_input_bytes=layer.held_input_bytes,
                 met_gradient_bytes=met_bytes(layer),
             )
             for layer, cut_after in zip(layer_graph.layers, layer_graph.cuts[1:], strict=True)

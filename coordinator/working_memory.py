@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.operators import packet_of, words
+from edgeswarm.profile import TrainingSettings
 
 from .device_fit import trained_sizes
 from .planner.passing_memory import WORKING_GROWTH
@@ -30,8 +31,8 @@ MOST_HEAP_SLACK = 2.0
 # after steps in a process whose free memory was given back.
 KERNEL_BYTES = 450_000
 _COMPILED = words("conv1d conv2d conv3d convolution linear addmm")
-# By which what is saved of the micro-batch at hand grows in a training, where no stage in one go showed the gaps between blocks. As
-# seen of MobileNetV2.
+# By which what is saved of the micro-batch at hand grows in a training, where no stage in one go showed the gaps between blocks.
+# As seen of MobileNetV2.
 USUAL_GROWTH = 1.23
 # A stage says it by the samples of a batch that is as large as this.
 _LEAST_TOLD_BATCH = 16
@@ -61,7 +62,8 @@ def heap_slack(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[fl
     seen: dict[tuple[int, int], list[float]] = {}
     for kind in kinds:
         for stage, curve in kind.stages.items():
-            of_stage = sum(saved[stage.first_layer : stage.end_layer])
+            held_input = layer_graph.layers[stage.first_layer].held_input_bytes
+            of_stage = sum(saved[stage.first_layer : stage.end_layer]) + held_input
             if curve.held_sample_bytes > 0 and of_stage > 0:
                 seen.setdefault((stage.first_layer, stage.end_layer), []).append(curve.held_sample_bytes / of_stage)
     slack = [1.0] * len(saved)
@@ -95,28 +97,58 @@ def working_memory(
         # Its kernels were made with the first step of each size, and are counted by themselves.
         workspace.append(round(WORKING_GROWTH * max(least, fixed - compiled[layer.index])))
     saved = [factor * layer.saved_bytes for layer, factor in zip(layer_graph.layers, slack, strict=True)]
-    for stage, told in _parts_in_one_go(layer_graph, kinds).items():
+    for stage, (fixed, per_sample) in _parts_in_one_go(layer_graph, kinds).items():
         part = slice(stage.first_layer, stage.end_layer)
-        missing = told - _at_worst(saved[part], transient[part])
+        held_input = layer_graph.layers[stage.first_layer].held_input_bytes
+        missing = per_sample - held_input - _at_worst(saved[part], transient[part])
         transient[part] = [taken + max(0.0, missing) for taken in transient[part]]
+        # The layers' own steps have made their kernels by then.
+        growth = max(1.0, WORKING_GROWTH * fixed / max(1, *workspace[part]))
+        workspace[part] = [round(growth * taken) for taken in workspace[part]]
     return tuple(map(round, transient)), tuple(workspace)
 
 
-def _parts_in_one_go(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> dict[CheckedStage, float]:
-    """Parts of the model, and what they take for each sample at their peak: the median of the kinds that say it."""
-    seen: dict[CheckedStage, list[float]] = {}
+def on_top(
+    layer_graph: LayerGraph, kinds: Sequence[SeenMemory], *, slack: Sequence[float], transient: Sequence[float]
+) -> float:
+    """The part of a layer's transient bytes that comes on top of all that is saved: what the whole model in one go says."""
+    whole = [
+        _line([curve], least=0.0)[1]
+        for kind in kinds
+        for stage, curve in kind.stages.items()
+        if _is_whole(layer_graph, stage) and _is_large(curve)
+    ]
+    most = max(transient, default=0.0)
+    if not whole or not most > 0:
+        return TrainingSettings.on_top
+    saved = sum(factor * layer.saved_bytes for layer, factor in zip(layer_graph.layers, slack, strict=True))
+    beyond = statistics.median(whole) - layer_graph.layers[0].held_input_bytes - saved
+    return min(TrainingSettings.on_top, max(0.0, WORKING_GROWTH * beyond / most))
+
+
+def _parts_in_one_go(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> dict[CheckedStage, tuple[float, float]]:
+    """Parts of the model, and what they take at their peak whatever the batch, and for each sample: medians of the kinds that
+    say it.
+    """
+    seen: dict[CheckedStage, list[tuple[float, float]]] = {}
     for kind in kinds:
         for stage, curve in kind.stages.items():
-            if _says_it(layer_graph, stage, curve):
-                seen.setdefault(stage, []).append(_line([curve], least=0.0)[1])
-    return {stage: statistics.median(told) for stage, told in seen.items()}
+            if not _is_whole(layer_graph, stage) and _is_large(curve):
+                seen.setdefault(stage, []).append(_line([curve], least=0.0))
+    return {
+        stage: (statistics.median(fixed for fixed, _ in lines), statistics.median(slope for _, slope in lines))
+        for stage, lines in seen.items()
+    }
 
 
-def _says_it(layer_graph: LayerGraph, stage: CheckedStage, curve: Curve) -> bool:
-    """Whether a stage is a part of the model, and was run with enough samples to say what one takes."""
-    is_whole = stage.end_layer - stage.first_layer == len(layer_graph.layers)
+def _is_whole(layer_graph: LayerGraph, stage: CheckedStage) -> bool:
+    return stage.end_layer - stage.first_layer == len(layer_graph.layers)
+
+
+def _is_large(curve: Curve) -> bool:
+    """Whether a stage was run with enough samples to say what one takes."""
     sizes = curve.batch_sizes
-    return not is_whole and bool(curve.peak_bytes) and len(sizes) > 1 and sizes[-1] >= _LEAST_TOLD_BATCH
+    return bool(curve.peak_bytes) and len(sizes) > 1 and sizes[-1] >= _LEAST_TOLD_BATCH
 
 
 def _at_worst(saved: Sequence[float], transient: Sequence[float]) -> float:

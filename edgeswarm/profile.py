@@ -28,6 +28,7 @@ class LayerCosts:
     """One layer, whatever the device. Bytes and FLOPs are per sample, those of parameters and gradients excepted.
 
     output_bytes: all that crosses the cut after this layer, as it travels. saved_bytes: held from forward to backward.
+    held_input_bytes: likewise, beside these, of its inputs where it is the first of a stage.
     gradient_bytes: what an all-reduce of its gradients is about, as it travels; None for as many as the parameters have.
     met_gradient_bytes: (samples, bytes), ascending, of a gradient of which only the rows travel that the samples of a replica
     met; gradient_bytes has those of the mini-batch, whose pair is the last. Empty where all of it travels.
@@ -52,6 +53,7 @@ class LayerCosts:
     narrow_output_bytes: int | None = None
     statistics_bytes: int = 0
     met_gradient_bytes: tuple[tuple[int, int], ...] = ()
+    held_input_bytes: int = 0
 
     def __post_init__(self) -> None:
         pairs = tuple((samples, size) for samples, size in self.met_gradient_bytes)
@@ -60,7 +62,7 @@ class LayerCosts:
             raise ValueError(f"layer {self.name}: the samples of met_gradient_bytes don't grow")
         for what in (
             "param_bytes", "output_bytes", "saved_bytes", "gradient_bytes", "transient_bytes", "workspace_bytes",
-            "kernel_bytes", "narrow_output_bytes", "statistics_bytes",
+            "kernel_bytes", "narrow_output_bytes", "statistics_bytes", "held_input_bytes",
         ):  # fmt: skip
             if (getattr(self, what) or 0) < 0:
                 raise ValueError(f"layer {self.name}: {what} is below 0")
@@ -101,6 +103,14 @@ class ModelCosts:
         return _sums_before([layer.saved_bytes for layer in self.layers])
 
     @cached_property
+    def saved_bytes_from(self) -> IntArray:
+        """[layer_count + 1]: what saved_bytes_before of a stage's end is more than, by what the stage holds for backward if it
+        begins with each layer: its inputs are held, too.
+        """
+        held_inputs = [*(layer.held_input_bytes for layer in self.layers), 0]
+        return self.saved_bytes_before - np.array(held_inputs, dtype=np.int64)
+
+    @cached_property
     def cut_bytes(self) -> IntArray:
         """[layer_count + 1]: bytes per sample that cross each cut; the first is the input, the last the output."""
         return np.array([self.input_bytes, *(layer.output_bytes for layer in self.layers)], dtype=np.int64)
@@ -124,8 +134,8 @@ class ModelCosts:
         return sum(layer.statistics_bytes for layer in self.layers[first_layer:end_layer])
 
     def saved_bytes(self, first_layer: int, end_layer: int) -> int:
-        """Per sample."""
-        return int(self.saved_bytes_before[end_layer] - self.saved_bytes_before[first_layer])
+        """Per sample, of a stage of these layers: its inputs are among it."""
+        return int(self.saved_bytes_before[end_layer] - self.saved_bytes_from[first_layer])
 
     def least_batch(self, first_layer: int, end_layer: int) -> int:
         return max(layer.least_batch for layer in self.layers[first_layer:end_layer])
@@ -332,6 +342,8 @@ class TrainingSettings:
     inputs_ahead: micro-batches of the model's inputs that a worker of the first stage has fetched ahead, as far as its feed's
     bytes go (feed_ahead.py).
     saved_growth: by which the micro-batch at hand takes more for what it saves than those that wait; 1 for no more.
+    on_top: the part of what a layer takes while it computes that comes on top of all that a stage saves, since what the other
+    layers held lies free in pieces.
     peer_bytes: what a worker holds for each device that it is linked with, beyond the first two. reduce_bytes: what one of
     two replicas holds of pieces of gradients that come and go.
     """
@@ -341,6 +353,7 @@ class TrainingSettings:
     frames_held: int = 0
     inputs_ahead: int = 0
     saved_growth: float = 1.0
+    on_top: float = 0.8
     peer_bytes: int = 0
     reduce_bytes: int = 0
 
@@ -351,6 +364,8 @@ class TrainingSettings:
             raise ValueError("optimizer_state_bytes_per_parameter_byte is below 0")
         if not self.saved_growth >= 1:
             raise ValueError("saved_growth is below 1")
+        if not 0 <= self.on_top <= 1:
+            raise ValueError("on_top is not from 0 to 1")
         for what in ("frames_held", "inputs_ahead", "peer_bytes", "reduce_bytes"):
             if getattr(self, what) < 0:
                 raise ValueError(f"{what} is below 0")

@@ -40,7 +40,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                     "least_batch": layer.least_batch,
                     **_where_known(gradient_bytes=layer.gradient_bytes),
                     **_where_any(transient_bytes=layer.transient_bytes, workspace_bytes=layer.workspace_bytes),
-                    **_where_any(kernel_bytes=layer.kernel_bytes),
+                    **_where_any(kernel_bytes=layer.kernel_bytes, held_input_bytes=layer.held_input_bytes),
                     **_where_known(narrow_output_bytes=layer.narrow_output_bytes),
                     **_where_any(statistics_bytes=layer.statistics_bytes),
                     **_where_any(met_gradient_bytes=[list(pair) for pair in layer.met_gradient_bytes]),
@@ -73,9 +73,14 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                 peer_bytes=instance.training.peer_bytes,
                 reduce_bytes=instance.training.reduce_bytes,
             ),
+            **_where_known(on_top=_unless_usual(instance.training.on_top, TrainingSettings.on_top)),
         },
         **({} if instance.data_source is None else {"data_source": _source_to_json(instance.data_source)}),
     }
+
+
+def _unless_usual(value: float, usual: float) -> float | None:
+    return None if value == usual else value
 
 
 def instance_from_json(document: object) -> PlanningInstance:
@@ -200,6 +205,7 @@ def _model_from_json(fields: Fields) -> ModelCosts:
                 workspace_bytes=entry.integer("workspace_bytes", minimum=0, default=0),
                 narrow_output_bytes=entry.optional_integer("narrow_output_bytes", minimum=0),
                 statistics_bytes=entry.integer("statistics_bytes", minimum=0, default=0),
+                held_input_bytes=entry.integer("held_input_bytes", minimum=0, default=0),
                 met_gradient_bytes=_pairs(entry, "met_gradient_bytes"),
             )
             for entry in fields.sections("layers")
@@ -234,6 +240,7 @@ def _training_from_json(fields: Fields) -> TrainingSettings:
         frames_held=fields.integer("frames_held", minimum=0, default=0),
         inputs_ahead=fields.integer("inputs_ahead", minimum=0, default=0),
         saved_growth=fields.number("saved_growth", minimum=1, default=1.0),
+        on_top=fields.number("on_top", minimum=0, default=TrainingSettings.on_top),
         peer_bytes=fields.integer("peer_bytes", minimum=0, default=0),
         reduce_bytes=fields.integer("reduce_bytes", minimum=0, default=0),
     )

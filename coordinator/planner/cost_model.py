@@ -102,7 +102,9 @@ def held_bytes(
     resident = instance.resident_bytes_before
     weights = float(resident[end_layer] - resident[first_layer])
     activations = instance.model.saved_bytes(first_layer, end_layer) * at_once * in_flight
-    passing = passing_bytes(instance, first_layer=first_layer, end_layer=end_layer, samples=samples, at_once=at_once)
+    passing = passing_bytes(
+        instance, first_layer=first_layer, end_layer=end_layer, samples=samples, in_flight=in_flight, at_once=at_once
+    )
     return math.ceil(weights + activations) + base_bytes + passing
 
 

@@ -14,6 +14,10 @@ or what they held lies free in pieces, too small for an early layer's gradients,
 pieces until the backward ends; those gradients come on top of all that was saved:
 
     | saved | in | pieces | now free | working memory |
+
+With several micro-batches in flight they come and go in turns, and what one leaves free doesn't quite take the next one:
+
+    | saved | saved | gaps | saved | gaps | working memory |
 """
 
 from __future__ import annotations
@@ -29,6 +33,10 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 # What layers take while they compute is more in a training than what layers by themselves were seen to take. An instance's
 # numbers have grown by this. Set from the peaks of plans over six emulated devices (bench.predictions).
 WORKING_GROWTH = 1.25
+# Of a micro-batch's working memory, or of what it saves where that is less, what such gaps take in all, however many of them are
+# in flight. As seen with 3 to 11, of stages of MobileNetV2 and ResNet-50 in a process of their own and over emulated devices: a
+# quarter to nearly all of it.
+TURNS_GAPS = 0.5
 
 
 @dataclass(frozen=True)
@@ -36,13 +44,14 @@ class PassingMemory:
     """Of several runs of layers: arrays of one shape, in bytes.
 
     fixed: whatever the batch. per_sample: of each sample. input_per_sample: of a sample that waits in the feed, 0 where none
-    does. ahead: micro-batches that do at most.
+    does. ahead: micro-batches that do at most. gaps_per_sample: of a micro-batch's, where several are in flight.
     """
 
     fixed: FloatArray
     per_sample: FloatArray
     input_per_sample: FloatArray
     ahead: int
+    gaps_per_sample: FloatArray
 
     def bytes_of(self, samples: int | IntArray) -> FloatArray:
         """Of each run, with so many samples of a micro-batch; of one run with each of several numbers."""
@@ -50,6 +59,11 @@ class PassingMemory:
         waiting = np.minimum(self.ahead * waiting, np.maximum(FEED_AHEAD_BYTES, waiting))
         result: FloatArray = self.fixed + self.per_sample * samples + waiting
         return result
+
+    def waiting_per_sample(self, saved_per_sample: FloatArray | IntArray, in_flight: int) -> FloatArray:
+        """Of each run, what so many micro-batches take that wait for their backward. saved_per_sample: of one."""
+        waiting: FloatArray = saved_per_sample * float(in_flight) + (self.gaps_per_sample if in_flight > 1 else 0.0)
+        return waiting
 
     def most_samples(self, free: FloatArray, saved_per_sample: FloatArray, *, limit: int) -> FloatArray:
         """The samples that memory holds, whole and at most `limit`; 0 for none.
@@ -84,22 +98,37 @@ class PassingMemory:
 
 
 def passing_bytes(
-    instance: PlanningInstance, *, first_layer: int, end_layer: int, samples: int, at_once: int | None = None
+    instance: PlanningInstance,
+    *,
+    first_layer: int,
+    end_layer: int,
+    samples: int,
+    in_flight: int = 1,
+    at_once: int | None = None,
 ) -> int:
     """Bytes of one replica that takes `samples` of a micro-batch through layers [first_layer, end_layer).
 
     at_once: samples of one pass, where it takes them in several; frames and the feed hold all of them nevertheless.
     """
     runs = passing_of_runs(instance, np.array([first_layer]), np.array([end_layer]))
-    later = samples - (samples if at_once is None else at_once)
+    at_once = samples if at_once is None else at_once
     computing = computing_per_sample(instance, float(runs.per_sample[0]), first_layer, end_layer)
-    return int(runs.bytes_of(samples)[0] - later * computing)
+    gaps = at_once * float(runs.gaps_per_sample[0]) if in_flight > 1 else 0.0
+    return int(runs.bytes_of(samples)[0] - (samples - at_once) * computing + gaps)
 
 
 def computing_per_sample(instance: PlanningInstance, per_sample: float, first_layer: int, end_layer: int) -> float:
     """Of what a run of layers holds per sample, what isn't frames."""
-    cuts = instance.model.cut_bytes
-    return per_sample - instance.training.frames_held * float(cuts[first_layer] + cuts[end_layer])
+    return per_sample - float(_frames_per_sample(instance, np.array([first_layer]), np.array([end_layer]))[0])
+
+
+def _frames_per_sample(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
+    """[R]: of the frames at both cuts, but for the micro-batch at hand where it is among what is saved."""
+    model, held = instance.model, instance.training.frames_held
+    at_hand = model.saved_bytes_before - model.saved_bytes_from
+    coming = np.maximum(0, held * model.cut_bytes - at_hand)[first_layers]
+    frames: FloatArray = (coming + held * model.cut_bytes[end_layers]).astype(np.float64)
+    return frames
 
 
 def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> PassingMemory:
@@ -114,11 +143,17 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
     # While a layer computes, forward or backward, those behind it hold nothing.
     at_worst = _most(transient + grown[1:], first_layers, end_layers) - grown[end_layers]
     # In pieces: without the gaps that the micro-batch at hand has been given, since they are what is filled.
-    on_top = _most(transient / WORKING_GROWTH, first_layers, end_layers) - more
-    per_sample: FloatArray = more + np.maximum(at_worst, on_top)
-    per_sample += training.frames_held * (model.cut_bytes[first_layers] + model.cut_bytes[end_layers])
+    on_top = training.on_top * _most(transient, first_layers, end_layers) - more
+    computing: FloatArray = more + np.maximum(at_worst, on_top)
+    gaps = TURNS_GAPS * np.minimum(computing, saved[end_layers] - saved[first_layers])
     inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)
-    return PassingMemory(fixed, per_sample, inputs, training.inputs_ahead)
+    return PassingMemory(
+        fixed,
+        computing + _frames_per_sample(instance, first_layers, end_layers),
+        inputs,
+        training.inputs_ahead,
+        gaps_per_sample=np.maximum(0.0, gaps),
+    )
 
 
 def passing_table(instance: PlanningInstance) -> PassingMemory:
@@ -126,9 +161,9 @@ def passing_table(instance: PlanningInstance) -> PassingMemory:
     count = instance.model.layer_count
     first, end = np.triu_indices(count + 1, k=1)
     runs = passing_of_runs(instance, first, end)
-    tables = np.zeros((3, count + 1, count + 1))
-    tables[:, first, end] = runs.fixed, runs.per_sample, runs.input_per_sample
-    return PassingMemory(tables[0], tables[1], tables[2], runs.ahead)
+    tables = np.zeros((4, count + 1, count + 1))
+    tables[:, first, end] = runs.fixed, runs.per_sample, runs.input_per_sample, runs.gaps_per_sample
+    return PassingMemory(tables[0], tables[1], tables[2], runs.ahead, gaps_per_sample=tables[3])
 
 
 def _quotient(left: FloatArray, divisor: FloatArray, limit: int) -> FloatArray:

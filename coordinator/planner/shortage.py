@@ -168,14 +168,17 @@ def _cuts_with_least_lack(instance: PlanningInstance, order: list[int], samples:
     count = model.layer_count
     weights = instance.resident_bytes_before
     saved = model.saved_bytes_before.astype(np.float64) * samples
-    passing = passing_table(instance).bytes_of(samples)
+    saved_from = model.saved_bytes_from.astype(np.float64) * samples
+    table = passing_table(instance)
+    passing = table.bytes_of(samples)
     upper = np.triu(np.ones((count + 1, count + 1), dtype=bool), k=1)
     worst: FloatArray = np.where(np.arange(count + 1) == 0, -np.inf, np.inf)
     froms = []
     for place, in_flight in zip(order, limits, strict=True):
-        before = weights + saved * in_flight
+        until, before = weights + saved * in_flight, weights + saved_from * in_flight
         device = instance.devices[place]
-        lack = before[np.newaxis, :] - before[:, np.newaxis] + passing + device.base_bytes - device.memory_bytes
+        gaps = samples * table.gaps_per_sample if in_flight > 1 else 0.0
+        lack = until[np.newaxis, :] - before[:, np.newaxis] + passing + gaps + device.base_bytes - device.memory_bytes
         lack = np.where(upper, np.maximum(lack, worst[:, np.newaxis]), np.inf)
         froms.append(np.argmin(lack, axis=0))
         worst = lack.min(axis=0)

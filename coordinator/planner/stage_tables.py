@@ -146,8 +146,9 @@ class StageTables:
         model = self.instance.model
         resident = self.instance.resident_bytes_before
         weights = resident[end] - resident[first]
-        per_sample = (model.saved_bytes_before[end] - model.saved_bytes_before[first]).astype(np.float64) * in_flight
         passing = passing_of_runs(self.instance, first, end)
+        saved = model.saved_bytes_before[end] - model.saved_bytes_from[first]
+        per_sample = passing.waiting_per_sample(saved, in_flight)
         free = self._budgets[devices][:, np.newaxis] - weights[np.newaxis, :]
         largest = passing.most_samples(free, per_sample, limit=self.micro_batch).T.astype(np.int64)
         fits = largest.sum(axis=1) >= self.micro_batch

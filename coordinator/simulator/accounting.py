@@ -69,16 +69,20 @@ def device_memory(
     connections = connection_bytes(instance, plan)
     for index, work in enumerate(works):
         stage = plan.stages[work.stage]
+        in_flight = min(stage.in_flight, plan.micro_batches)
+        at_once = stage.at_once(work.name)
+        saved = instance.model.saved_bytes(stage.first_layer, stage.end_layer) * at_once
+        # What waits for its backward comes and goes with the micro-batches.
         held = connections[work.name] + held_bytes(
             instance,
             first_layer=stage.first_layer,
             end_layer=stage.end_layer,
             samples=stage.shares[work.name],
-            in_flight=0,
+            in_flight=in_flight,
             base_bytes=instance.devices[work.device].base_bytes,
-            at_once=stage.at_once(work.name),
+            at_once=at_once,
         )
-        curve = _curve(held, changes[index], begin)
+        curve = _curve(held - in_flight * saved, changes[index], begin)
         memory[work.name] = DeviceMemory(max(level for _, level in curve), tuple(curve) if over_time else ())
     return memory
 

@@ -32,7 +32,7 @@ def with_costs(graph: LayerGraph) -> LayerGraph:
         stage = graph.stage(0, len(graph.layers))
         whole = _fake_module(stage)
         graph = _with_gradients(graph, whole)
-        saved = [_saved_bytes(whole, batch) for batch in _BATCHES]
+        small, large = (_held_bytes(whole, batch) for batch in _BATCHES)
         flops: dict[str, tuple[int, int]] = {}
         layers: list[Layer] = []
         for layer in graph.layers:
@@ -47,7 +47,8 @@ def with_costs(graph: LayerGraph) -> LayerGraph:
                     signature=mark,
                     flops_forward=forward,
                     flops_backward=backward,
-                    saved_bytes=_slope(saved[0][layer.index], saved[1][layer.index]),
+                    saved_bytes=_slope(small.saved[layer.index], large.saved[layer.index]),
+                    held_input_bytes=_slope(small.inputs[layer.index], large.inputs[layer.index]),
                 )
             )
     return dataclasses.replace(graph, layers=tuple(layers))
@@ -80,10 +81,20 @@ def _fake_tensor(shape: tuple[int, ...], described: LiveValue | TensorSpec) -> t
     return torch.empty(shape, dtype=getattr(torch, described.dtype))
 
 
-def _saved_bytes(whole: StageModule, batch: int) -> list[int]:
-    """Bytes that each layer keeps for the backward pass, each storage counted in the first layer that keeps it."""
+@dataclasses.dataclass(frozen=True)
+class _Held:
+    """By layer, bytes that wait for the backward pass. saved: each storage counted in the first layer that keeps it. inputs: what
+    crosses the cut before the layer and is kept by none, or was counted before: a stage that begins there keeps it all the same.
+    """
+
+    saved: list[int]
+    inputs: list[int]
+
+
+def _held_bytes(whole: StageModule, batch: int) -> _Held:
     held: Mapping[str, torch.Tensor] = {**whole.parameters, **whole.buffers, **whole.constants}
-    counted = {tensor.untyped_storage()._cdata for tensor in held.values()}
+    before = -1
+    counted = {tensor.untyped_storage()._cdata: before for tensor in held.values()}
     kept: list[torch.Tensor] = []  # a freed storage's address would come again
     saved = [0] * len(whole.graph.layer_names)
     layer = 0
@@ -91,16 +102,30 @@ def _saved_bytes(whole: StageModule, batch: int) -> list[int]:
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in counted:
-            counted.add(storage._cdata)
+            counted[storage._cdata] = layer
             kept.append(tensor)
             saved[layer] += storage.nbytes()
         return tensor
 
+    inputs = _fake_inputs(whole.graph, batch)
+    crossing: list[list[torch.Tensor]] = [list(inputs)]
     with saved_tensors_hooks(pack, lambda tensor: tensor), _LSTMWorkspaces():  # type: ignore[no-untyped-call]
-        for finished, values in whole.walk(batch, _fake_inputs(whole.graph, batch), draw=None):
+        for finished, values in whole.walk(batch, inputs, draw=None):
             layer = finished + 1
-            kept.extend(value for value in values.values() if isinstance(value, torch.Tensor))
-    return saved
+            crossing.append([value for value in values.values() if isinstance(value, torch.Tensor)])
+            kept.extend(crossing[-1])
+    after = len(saved)
+    return _Held(
+        saved,
+        [
+            sum(
+                value.numel() * value.element_size()
+                for value in values
+                if not first <= counted.get(value.untyped_storage()._cdata, before) < after
+            )
+            for first, values in enumerate(crossing[:-1])
+        ],
+    )
 
 
 def _flops_per_sample(stage: StageGraph) -> tuple[int, int]:

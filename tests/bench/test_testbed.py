@@ -197,7 +197,7 @@ def test_there_is_one_at_a_time(bed: EmulatedLan) -> None:
 
 def test_what_a_killed_run_left_is_removed(bed: EmulatedLan) -> None:
     bed.__exit__(None, None, None)
-    makes_one = "import sys, time; from tests.bench.test_testbed import *; EmulatedLan(TWO).__enter__(); print('is there', flush=True)"
+    makes_one = "from tests.bench.test_testbed import *; EmulatedLan(TWO).__enter__(); print('is there', flush=True)"
     command = [sys.executable, "-c", f"{makes_one}; time.sleep(60)"]
     with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as killed:
         assert killed.stdout is not None

@@ -24,6 +24,7 @@ def small_graph(parameters: Sequence[Sequence[str]], *, signatures: Sequence[str
             param_bytes=32 * len(held),
             trainable_param_bytes=32 * len(held),
             saved_bytes=64,
+            held_input_bytes=0,
             output_bytes=16,
             flops_forward=100,
             flops_backward=200,

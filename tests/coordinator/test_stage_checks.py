@@ -94,14 +94,21 @@ def test_each_part_has_a_factor_of_its_own() -> None:
 def test_the_whole_says_how_large_factors_are_and_the_parts_how_they_are_spread() -> None:
     layers = [1.0, 1.0, 1.0, 1.0]
     parts = [(0, [1.0, 1.0]), (2, [1.5, 1.5])]
-    measured = [compared(size, first, layers[:2], factors) for size in (32, 128) for first, factors in parts]
+    measured = [compared(size, first, layers[:2], factors) for size in (32, 64, 128) for first, factors in parts]
     warm = learn_correction(measured)
-    found = learn_correction([*measured, Comparison(0, 32, tuple(layers), 6.0)])
-    assert sum(found.of_layers(32, 4)) == pytest.approx(6.0)
-    assert found.of_layers(32, 4)[2] > 1.3 * found.of_layers(32, 4)[0]
+    found = learn_correction([*measured, Comparison(0, 64, tuple(layers), 6.0)])
+    assert sum(found.of_layers(64, 4)) == pytest.approx(6.0)
+    assert found.of_layers(64, 4)[2] > 1.3 * found.of_layers(64, 4)[0]
     # A small device didn't time the whole with so many samples.
-    assert found.of_layers(128, 4) == pytest.approx(warm.of_layers(128, 4) * sum(found.of_layers(32, 4)) / 5, rel=0.05)
+    assert found.of_layers(128, 4) == pytest.approx(warm.of_layers(128, 4) * 6 / 5, rel=0.05)
     assert found.relative_error > warm.relative_error
+
+
+def test_with_few_samples_half_of_what_the_whole_says_counts() -> None:
+    layers = [1.0, 1.0, 1.0, 1.0]
+    measured = [compared(32, first, layers[:2], [1.0, 1.0]) for first in (0, 2)]
+    found = learn_correction([*measured, Comparison(0, 32, tuple(layers), 4 * 1.44)])
+    assert found.of_layers(32, 4) == pytest.approx([1.22] * 4, rel=0.04)
 
 
 def test_layers_outside_of_all_parts_go_with_the_nearest() -> None:

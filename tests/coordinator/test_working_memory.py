@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeswarm.model.node import Node
+from edgeswarm.profile import TrainingSettings
 from edgeswarm_coordinator.planner.passing_memory import WORKING_GROWTH
 from edgeswarm_coordinator.profile_cache import Curve
 from edgeswarm_coordinator.stage_checks import CheckedStage
@@ -19,6 +20,7 @@ from edgeswarm_coordinator.working_memory import (
     SeenMemory,
     heap_slack,
     kernel_bytes,
+    on_top,
     saved_growth,
     working_memory,
 )
@@ -130,6 +132,13 @@ def test_activations_take_what_stages_in_flight_were_seen_to_take() -> None:
     assert heap_slack(GRAPH, kinds) == pytest.approx((1.4, 1.4, 1.2))
 
 
+def test_the_inputs_of_a_stage_are_no_slack() -> None:
+    second = replace(GRAPH.layers[1], held_input_bytes=32)
+    graph = replace(GRAPH, layers=(GRAPH.layers[0], second, GRAPH.layers[2]))
+    kinds = [SeenMemory([], {CheckedStage(1, 3, (4,)): held(1.1 * (128 + 32))})]
+    assert heap_slack(graph, kinds) == pytest.approx((1.0, 1.1, 1.1))
+
+
 def test_little_slack_and_very_much_are_not_believed() -> None:
     assert heap_slack(GRAPH, []) == (1.0,) * 3
     for seen_bytes, slack in ((0.0, 1.0), (0.9 * 192, 1.0), (9 * 192, MOST_HEAP_SLACK)):
@@ -163,7 +172,33 @@ def test_what_a_part_takes_beyond_its_layers_alone_is_of_each_of_them() -> None:
     assert working_memory(GRAPH, none, slack=NO_SLACK)[0] == (reckoned,) * 3
 
 
+def test_what_a_part_takes_whatever_the_batch_is_of_its_layers_in_proportion() -> None:
+    times = (1.0, 1.0)
+    part = Curve((1, 64), times, times, 64, peak_bytes=(3000 + 64, 3000 + 64 * 64))
+    seen = SeenMemory([line(1000, 64), line(2000, 64), line(1000, 64)], {PARTS[0]: part})
+    workspace = working_memory(GRAPH, [seen], slack=NO_SLACK)[1]
+    assert workspace == (round(1.5 * grown(1000)), grown(3000), grown(1000))
+
+
+def test_the_whole_says_what_comes_on_top_of_all_that_is_saved() -> None:
+    def whole(per_sample: float) -> SeenMemory:
+        times = (1.0, 1.0)
+        curve = Curve((1, 64), times, times, 64, peak_bytes=(round(500 + per_sample), round(500 + 64 * per_sample)))
+        return SeenMemory([], {CheckedStage(0, 3, (1, 64)): curve})
+
+    def part_of(*kinds: SeenMemory) -> float:
+        return on_top(GRAPH, kinds, slack=NO_SLACK, transient=(100.0, 200.0, 50.0))
+
+    # 192 bytes are saved of a sample; a training takes more than one go.
+    assert part_of(whole(192 + 80)) == pytest.approx(WORKING_GROWTH * 80 / 200)
+    assert part_of(whole(192 + 80), whole(900), whole(192)) == pytest.approx(WORKING_GROWTH * 80 / 200)
+    assert part_of(whole(100)) == 0
+    assert part_of(whole(900)) == part_of() == TrainingSettings.on_top
+
+
 def test_where_nobody_looked_at_large_batches_growth_is_the_usual() -> None:
     assert saved_growth(GRAPH, []) == USUAL_GROWTH
-    assert saved_growth(GRAPH, [seen_together(900, 900, sizes=(1, 8)), SeenMemory([line(0, 9)] * 3, {})]) == USUAL_GROWTH
+    assert (
+        saved_growth(GRAPH, [seen_together(900, 900, sizes=(1, 8)), SeenMemory([line(0, 9)] * 3, {})]) == USUAL_GROWTH
+    )
     assert saved_growth(GRAPH, [SeenMemory([line(0, 9)] * 3, {}), seen_together(900, 900)]) == 1.0

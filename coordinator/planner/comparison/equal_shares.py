@@ -45,9 +45,11 @@ def most_samples_of_runs(instance: PlanningInstance, place: int, *, in_flight: i
     model, device = instance.model, instance.devices[place]
     resident = instance.resident_bytes_before
     weights = np.ceil(resident[np.newaxis, :] - resident[:, np.newaxis])
-    saved = (model.saved_bytes_before[np.newaxis, :] - model.saved_bytes_before[:, np.newaxis]) * in_flight
+    saved = model.saved_bytes_before[np.newaxis, :] - model.saved_bytes_from[:, np.newaxis]
     free = device.memory_bytes - device.base_bytes - weights
-    most = passing_table(instance).most_samples(free, saved.astype(np.float64), limit=instance.training.mini_batch)
+    passing = passing_table(instance)
+    waiting = passing.waiting_per_sample(saved, in_flight)
+    most = passing.most_samples(free, waiting, limit=instance.training.mini_batch)
     result: IntArray = np.triu(most, k=1).astype(np.int64)
     return result
 

@@ -127,9 +127,10 @@ class GroupCostTables:
     def _largest(self, micro_batch: int, held: int) -> FloatArray:
         """[kinds, runs]: samples that a device of the kind can hold."""
         weights = np.array(self.problem.weight_bytes)
-        saved = np.array(self.problem.saved_bytes)
+        saved = np.array(self.problem.saved_bytes)[self._ends] - np.array(self.problem.saved_bytes_from)[self._firsts]
         free = np.array(self._memory)[:, np.newaxis] - (weights[self._ends] - weights[self._firsts])[np.newaxis, :]
-        return self._passing.most_samples(free, (saved[self._ends] - saved[self._firsts]) * held, limit=micro_batch)
+        waiting = self._passing.waiting_per_sample(saved, held)
+        return self._passing.most_samples(free, waiting, limit=micro_batch)
 
     def _share(
         self, marks: FloatArray, done: IntArray, micro_batch: int, largest: FloatArray

@@ -200,7 +200,7 @@ class PassSharing:
             size, over = np.divmod(share, passes)
             at_once = size + (over > 0)
             seconds = over * both[at_once] + (passes - over) * both[size] + 2 * passes * action
-            fits = held + (problem.saved_bytes[-1] + computing) * at_once <= free
+            fits = held + (problem.saved_bytes[-1] - problem.saved_bytes_from[0] + computing) * at_once <= free
             rows.append(np.where(fits & (size >= problem.least_batch), seconds, np.inf))
         table = np.array(rows)
         chosen: IntArray = np.argmax(table <= table.min(axis=0) * (1 + _ALIKE), axis=0)

@@ -34,6 +34,7 @@ class SearchProblem:
         self.gradient_bytes = [float(value) for value in model.gradient_bytes_before]
         self.statistics_bytes = [0.0, *itertools.accumulate(float(layer.statistics_bytes) for layer in model.layers)]
         self.saved_bytes = [float(value) for value in model.saved_bytes_before]
+        self.saved_bytes_from = [float(value) for value in model.saved_bytes_from]
         self.memory = [float(device.memory_bytes - device.base_bytes) for device in self.instance.devices]
         self.links: list[list[float]] = self.instance.network.matrix.tolist()
         classes = sorted({device.profile for device in self.instance.devices})
@@ -117,7 +118,9 @@ class SearchProblem:
     def largest_share(self, device: int, first: int, end: int, in_flight: int) -> int:
         """Samples of a micro-batch that the device's memory holds with so many micro-batches in flight; at most all."""
         free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first])
-        saved = (self.saved_bytes[end] - self.saved_bytes[first]) * in_flight
+        saved = (self.saved_bytes[end] - self.saved_bytes_from[first]) * in_flight
+        if in_flight > 1:
+            saved += float(self.passing.gaps_per_sample[first, end])
         return self.passing.most_samples_of((first, end), free, saved, limit=self.mini_batch)
 
 

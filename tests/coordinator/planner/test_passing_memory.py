@@ -13,10 +13,11 @@ from edgeswarm.profile import LayerCosts, ModelCosts, PlanningInstance
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.planner.cost_model import held_bytes, plan_memory_bytes
 from edgeswarm_coordinator.planner.passing_memory import (
-    WORKING_GROWTH,
+    TURNS_GAPS,
     PassingMemory,
     passing_bytes,
     passing_of_runs,
+    passing_table,
 )
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 from edgeswarm_coordinator.simulator.simulate import simulate
@@ -27,7 +28,7 @@ from .test_planners import plan_or_error
 
 def with_passing(instance: PlanningInstance) -> PlanningInstance:
     layers = tuple(
-        replace(layer, transient_bytes=100 * (1 + index % 3), workspace_bytes=7 * index)
+        replace(layer, transient_bytes=100 * (1 + index % 3), workspace_bytes=7 * index, held_input_bytes=5 * index)
         for index, layer in enumerate(instance.model.layers)
     )
     return replace(
@@ -81,11 +82,46 @@ def test_large_gradients_of_an_early_layer_find_no_place_in_what_many_later_ones
     )
     # Of the micro-batch at hand a tenth more is held. The second layer's moment is 99 + 30, which is 8 beyond the 121 that are.
     # In pieces it is more, less the gaps, which are filled.
-    on_top = 70 / WORKING_GROWTH - 11
+    on_top = 0.8 * 70 - 11
     assert 30 < on_top < 70
     assert passing_bytes(instance, first_layer=0, end_layer=3, samples=1) == int(11 + on_top)
     # Without much behind it, its own moment is the worst.
     assert passing_bytes(instance, first_layer=0, end_layer=1, samples=1) == 1 + 70
+    # Where the whole model in one go showed that the pieces are of use, its own moment is the worst here, too.
+    known = replace(instance, training=replace(instance.training, on_top=0.25))
+    assert passing_bytes(known, first_layer=0, end_layer=3, samples=1) == pytest.approx(11 + 99 + 30 - 121, abs=1)
+
+
+def test_several_micro_batches_in_flight_leave_gaps_for_each_other() -> None:
+    plain = make_instance(memory_bytes=(20_000, 20_000))
+    layers = tuple(
+        LayerCosts(name, 0, 0, saved, transient_bytes=transient)
+        for name, saved, transient in (("a", 100, 60), ("b", 20, 60))
+    )
+    instance = replace(plain, model=ModelCosts(0, (*layers, *plain.model.layers[2:])))
+
+    def held(first: int, end: int, in_flight: int) -> int:
+        return passing_bytes(instance, first_layer=first, end_layer=end, samples=3, in_flight=in_flight)
+
+    # As large as half of the working memory, or of what one of them saves.
+    assert held(0, 1, 2) - held(0, 1, 1) == held(0, 1, 7) - held(0, 1, 1) == 3 * TURNS_GAPS * 60
+    assert held(1, 2, 2) - held(1, 2, 1) == 3 * TURNS_GAPS * 20
+    table = passing_table(instance)
+    saved = np.full(table.fixed.shape, 100.0)
+    assert table.waiting_per_sample(saved, 2)[0, 1] == 2 * 100 + TURNS_GAPS * 60
+    assert table.waiting_per_sample(saved, 1)[0, 1] == 100
+
+
+def test_inputs_that_wait_for_the_backward_are_no_frames_as_well() -> None:
+    plain = make_instance(memory_bytes=(20_000, 20_000))
+    layers = (LayerCosts("a", 0, 40, 50), LayerCosts("b", 0, 10, 20, held_input_bytes=40), *plain.model.layers[2:])
+    instance = replace(plain, model=ModelCosts(30, layers), training=replace(plain.training, frames_held=2))
+    assert instance.model.saved_bytes(0, 2) == 70
+    assert instance.model.saved_bytes(1, 2) == 60
+    assert passing_bytes(instance, first_layer=0, end_layer=2, samples=3) == 3 * 2 * (30 + 10)
+    assert passing_bytes(instance, first_layer=1, end_layer=2, samples=3) == 3 * (40 + 2 * 10)
+    both = [held_bytes(instance, first_layer=1, end_layer=2, samples=3, in_flight=count) for count in (1, 2)]
+    assert both[1] - both[0] == 3 * 60
 
 
 def test_an_instance_that_says_nothing_of_it_has_none() -> None:
@@ -117,7 +153,7 @@ def test_what_waits_ends_where_the_feeds_bytes_do() -> None:
 )
 def test_the_most_samples_are_held_and_one_more_is_not(free: int, each: tuple[int, int, int, int], ahead: int) -> None:
     fixed, per_sample, saved, inputs = (np.array([float(value)]) for value in each)
-    passing = PassingMemory(fixed, per_sample, inputs, ahead)
+    passing = PassingMemory(fixed, per_sample, inputs, ahead, gaps_per_sample=np.zeros(1))
     most = int(passing.most_samples(np.array([float(free)]), saved, limit=300)[0])
     assert most == passing.most_samples_of((0,), float(free), each[2], limit=300)
 
@@ -129,7 +165,9 @@ def test_the_most_samples_are_held_and_one_more_is_not(free: int, each: tuple[in
 
 
 def test_many_devices_at_once() -> None:
-    passing = PassingMemory(np.array([0.0, 100.0]), np.array([10.0, 20.0]), np.array([10.0, 0.0]), 8)
+    passing = PassingMemory(
+        np.array([0.0, 100.0]), np.array([10.0, 20.0]), np.array([10.0, 0.0]), 8, gaps_per_sample=np.zeros(2)
+    )
     free = np.array([[900.0, 900.0], [90.0, 90.0], [-1.0, 1e6]])
     assert passing.most_samples(free, np.zeros(2), limit=50).tolist() == [[10, 40], [1, 0], [0, 50]]
 
@@ -157,7 +195,13 @@ def test_plans_and_simulations_count_it_and_plans_fit_with_it(micro_batch: int) 
                 in_flight=in_flight,
             )
             assert most == memory[device]
-            passing = passing_bytes(instance, first_layer=stage.first_layer, end_layer=stage.end_layer, samples=share)
+            passing = passing_bytes(
+                instance,
+                first_layer=stage.first_layer,
+                end_layer=stage.end_layer,
+                samples=share,
+                in_flight=in_flight,
+            )
             assert passing < simulated[device].peak_bytes <= most
 
 
@@ -166,7 +210,10 @@ def test_plans_and_simulations_count_it_and_plans_fit_with_it(micro_batch: int) 
 @given(instance=instances(uniform_links=False), bytes_=st.integers(0, 400), frames=st.integers(0, 2))
 def test_what_passes_is_counted_by_every_planner(instance: PlanningInstance, bytes_: int, frames: int) -> None:
     """Plans fit a memory in which layers hold more while they compute."""
-    layers = tuple(replace(layer, transient_bytes=bytes_, workspace_bytes=bytes_) for layer in instance.model.layers)
+    layers = tuple(
+        replace(layer, transient_bytes=bytes_, workspace_bytes=bytes_, held_input_bytes=bytes_ // 4)
+        for layer in instance.model.layers
+    )
     fuller = replace(
         instance,
         model=replace(instance.model, layers=layers),

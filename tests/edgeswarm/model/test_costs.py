@@ -69,3 +69,33 @@ def test_saved_bytes_are_those_that_a_real_run_keeps(name: str) -> None:
         stage.forward(16, list(given.batch(16)), draw=None)
     counted = 16 * sum(layer.saved_bytes for layer in graph.layers)
     assert counted == pytest.approx(sum(seen.values()), rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["digits", "gpt", "unet"])
+def test_a_stage_keeps_its_inputs_beside_what_it_saves(name: str) -> None:
+    given = example(name)
+    graph = given.exported.layer_graph
+    tensors = all_tensors(given.model, given.exported)
+    count = len(graph.layers)
+    inputs = list(given.batch(16))
+    for cut in range(count):
+        stage = StageModule(graph.stage(cut, count), tensors)
+        own = {tensor.data_ptr() for tensor in tensors.values()}
+        held = {tensor.data_ptr(): tensor.untyped_storage().nbytes() for tensor in inputs}
+        kept: list[torch.Tensor] = []
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:  # noqa: B023
+                held[storage.data_ptr()] = storage.nbytes()  # noqa: B023
+                kept.append(tensor)  # noqa: B023
+            return tensor
+
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            stage.forward(16, inputs, draw=None)
+        counted = sum(layer.saved_bytes for layer in graph.layers[cut:]) + graph.layers[cut].held_input_bytes
+        assert 16 * counted == pytest.approx(sum(held.values()), rel=0.05)
+        first = StageModule(graph.stage(cut, cut + 1), tensors)
+        inputs = [
+            value.detach().clone().requires_grad_(value.requires_grad) for value in first.forward(16, inputs, draw=None)
+        ]
