@@ -8,8 +8,7 @@
 One JSON file a cell, written after each step and each run: what was broken off goes on where it was, with the same plans and
 settings, on a new bed; on a machine that was started since, it begins anew. Devices have their short names in it.
 
-It also holds what predictions are judged by (bench/predictions_report.py): a bad plan runs, too, and the devices are profiled
-when a bed is up, and again after the last repeat.
+It also holds what predictions are judged by (bench/predictions_report.py).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.bad_plan import BAD_PLAN, even_cuts
 from bench.cell import RUN_AGAIN, Cell, boot_id
 from bench.matrix_on_bed import Effort, OnBed
 from bench.matrix_report import OURS, SERVED
@@ -39,7 +37,6 @@ from edgeswarm_coordinator.planner.planners import make_plan
 FORMAT = "edgeswarm-matrix/2"
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
 PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
-BAD_PLAN_REPEATS = 2
 
 
 SMALL = Effort(repeats=1, rounds=5, seconds=20.0, settling_seconds=20.0, alone_seconds=3.0, mini_batch=256)
@@ -73,10 +70,7 @@ class CellMeasurement:
         # for a machine's pace changes by the minute, and the noise is to be that of what is compared.
         turns = [OURS, *self.document["peers"], OURS + RUN_AGAIN, *plans, SERVED]
         return [
-            (repeat, name)
-            for repeat in range(self._effort.repeats)
-            for name in turns
-            if (repeat, name) not in done and (name != BAD_PLAN or repeat < BAD_PLAN_REPEATS)
+            (repeat, name) for repeat in range(self._effort.repeats) for name in turns if (repeat, name) not in done
         ]
 
     def run(self) -> None:
@@ -108,7 +102,6 @@ class CellMeasurement:
                     told = on_bed.run_peer(PeerSettings(**self.document["peers"][method]))
                 self.document["runs"].append({"method": name, "repeat": repeat, **told})
                 self._keep()
-            self._profile(on_bed)
 
     def _planned_for(self) -> PlanningInstance:
         """What the plans were made of."""
@@ -141,7 +134,7 @@ class CellMeasurement:
 
 
 def plans_of(instance: PlanningInstance) -> dict[str, Any]:
-    """By planner the plans that differ, and the bad one, as the document has them."""
+    """By planner the plans that differ, as the document has them."""
     plans: dict[str, Plan] = {}
     same: dict[str, str] = {}
     for planner in PLANNERS:
@@ -158,7 +151,4 @@ def plans_of(instance: PlanningInstance) -> dict[str, Any]:
             same[planner] = first
         else:
             plans[planner] = plan
-    bad = even_cuts(instance)
-    if bad is not None:
-        plans[BAD_PLAN] = bad
     return {"plans": {name: plan.to_json() for name, plan in plans.items()}, "same_plan_as": same}

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bench.bad_plan import BAD_PLANNER
 from bench.cell import Cell, profile_anew, train_from_full_speed, whole_stage, with_names, written_job
 from bench.energy import Counter, joules_between, read_counters
 from bench.measuring import say
@@ -85,7 +84,6 @@ class OnBed:
         assert plan.predicted is not None
         effort = self._effort
         rounds = max(LEAST_ROUNDS, min(effort.rounds, math.ceil(effort.seconds / plan.predicted.round_seconds)))
-        rounds = LEAST_ROUNDS if plan.planner == BAD_PLANNER else rounds
         folder = self._run_folder()
         folder.mkdir()
         path = folder / "plan.json"

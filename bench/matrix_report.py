@@ -3,6 +3,10 @@
 A method's rate in a repeat is that of its median round. Ratios are taken within a repeat, since its runs are neighbours in time,
 and their median over the repeats counts. The noise is the same setting against itself, likewise: the largest of the repeats.
 A ratio that is no further from 1 than that reads `equal`.
+
+A machine that is shared changes its pace between two runs, which the testbed writes down. So there are two estimates of each
+ratio, of the rates as they were measured, and of those at one pace (rate x slowness); in each cell the one counts that is the
+less noisy of the two by the same setting against itself. The other one stands beside it.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from bench.measuring import Report
 
 OURS = "edgeswarm"
 SERVED = "edgeswarm, first epoch served"
+AT_ONE_PACE, AS_MEASURED = "at one pace", "as measured"
 
 
 @dataclass(frozen=True)
@@ -43,14 +48,28 @@ class CellResult:
     same_plan_as: dict[str, str]
 
     @property
-    def noise(self) -> float | None:
-        """Of the same setting against itself, 0.02 for 2 %; None while it was not run twice in a repeat."""
-        return _noise(self.rates)
+    def is_at_one_pace(self) -> bool:
+        """Whether ratios are those of rates at one pace, which are the less noisy ones."""
+        at_one_pace, measured = _noise(self.paced), _noise(self.rates)
+        return at_one_pace is not None and measured is not None and at_one_pace < measured
 
     @property
-    def noise_at_one_pace(self) -> float | None:
-        """Likewise, without what the machine's pace did."""
-        return _noise(self.paced)
+    def noise(self) -> float | None:
+        """Of the same setting against itself, 0.02 for 2 %; None while it was not run twice in a repeat."""
+        return _noise(self._counted)
+
+    @property
+    def other_noise(self) -> float | None:
+        """That of the estimate that doesn't count."""
+        return _noise(self._other)
+
+    @property
+    def _counted(self) -> dict[str, dict[int, float]]:
+        return self.paced if self.is_at_one_pace else self.rates
+
+    @property
+    def _other(self) -> dict[str, dict[int, float]]:
+        return self.rates if self.is_at_one_pace else self.paced
 
     def rate(self, method: str) -> float | None:
         """Median over the repeats."""
@@ -61,12 +80,12 @@ class CellResult:
         """Ours, or that of one of our own methods, by the other's rate."""
         if other == of:
             return 1.0
-        found = _ratios(self.rates, of, other)
+        found = _ratios(self._counted, of, other)
         return statistics.median(found) if found else None
 
-    def speed_up_at_one_pace(self, other: str, *, of: str = OURS) -> float | None:
-        """Without what the machine's pace, which others share, did to the one and the other; None where that is not known."""
-        found = _ratios(self.paced, of, other)
+    def other_speed_up(self, other: str, *, of: str = OURS) -> float | None:
+        """By the estimate that doesn't count; None where there is none."""
+        found = _ratios(self._other, of, other)
         return statistics.median(found) if found else None
 
     @property
@@ -132,13 +151,15 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
         how=(
             "Samples per second of the median round, and edgeswarm's by each peer's: medians over interleaved repeats. Ideal: "
             "the sum of what the devices do alone; at once: each measured while the others compute, since devices on one machine "
-            "take of each other's caches. Noise: the same setting against itself. `equal`: within the noise. At one pace: beside "
-            "the best peer, each rate times the machine's slowness while it was measured, and the noise of such rates."
+            "take of each other's caches. Noise: the same setting against itself. `equal`: within the noise. By: whether ratios "
+            "are of rates as measured or at one pace, each times the machine's slowness meanwhile; that which is the less noisy. "
+            "Otherwise: the best peer by the other one, and its noise."
         ),
         columns=(
             *("cell", "samples/s", "of the ideal", "of the ideal at once", "noise", "worst round"),
             *(f"x {peer}" for peer in peers),
-            "at one pace",
+            "by",
+            "otherwise",
         ),
     )
     for cell in cells:
@@ -161,13 +182,14 @@ def _beside_peers(cell: CellResult, method: str, peers: Sequence[str]) -> tuple[
     rate = cell.rate(method)
     assert rate is not None
     ratios = {peer: cell.speed_up(peer, of=method) for peer in peers}
-    at_one_pace = None if cell.best_peer is None else cell.speed_up_at_one_pace(cell.best_peer, of=method)
+    otherwise = None if cell.best_peer is None else cell.other_speed_up(cell.best_peer, of=method)
     return (
         cell.cell if method == OURS else method.replace(OURS, cell.cell),
         *(f"{rate:.1f}", f"{rate / cell.ideal:.2f}", f"{rate / cell.ideal_beside:.2f}"),
         *("" if cell.noise is None else f"{cell.noise:.0%}", f"{cell.worst_rounds[method]:.2f}"),
         *(cell.problems.get(peer, "") if ratio is None else cell.shown(ratio) for peer, ratio in ratios.items()),
-        "" if at_one_pace is None else _with_noise(at_one_pace, cell.noise_at_one_pace),
+        AT_ONE_PACE if cell.is_at_one_pace else AS_MEASURED,
+        "" if otherwise is None else _with_noise(otherwise, cell.other_noise),
     )
 
 

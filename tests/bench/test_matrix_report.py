@@ -53,7 +53,19 @@ def test_rates_and_ratios_are_medians_over_the_repeats() -> None:
 def test_what_is_within_the_noise_reads_equal() -> None:
     table = peers_table([read_cell(document())])
     assert table.rows == [
-        ("C-100-x", "50.0", "0.50", "0.62", "5%", "2.00", "2.00", "equal (1.00)", "out of memory on nano-1", ""),
+        (
+            "C-100-x",
+            "50.0",
+            "0.50",
+            "0.62",
+            "5%",
+            "2.00",
+            "2.00",
+            "equal (1.00)",
+            "out of memory on nano-1",
+            "as measured",
+            "",
+        ),
         (
             "C-100-x, first epoch served",
             "40.0",
@@ -64,24 +76,35 @@ def test_what_is_within_the_noise_reads_equal() -> None:
             "1.60",
             "0.82",
             "out of memory on nano-1",
+            "as measured",
             "",
         ),
     ]
     assert table.verdicts == [("C-100-x: 1.00 times single", False)]
 
 
-def test_at_one_pace_what_the_machine_did_to_one_and_not_to_the_other_is_left_out() -> None:
+def test_the_less_noisy_of_two_estimates_counts() -> None:
+    """What the machine did to one and not to the other is left out where that leaves less noise."""
     told = document()
     for each in told["runs"]:
         each["slowness"] = [1.5, None, 1.5] if each["method"] == "single" else [1.2, 1.2, 1.3]
     cell = read_cell(told)
+    assert not cell.is_at_one_pace
     assert cell.speed_up("single") == pytest.approx(1.0)
-    assert cell.speed_up_at_one_pace("single") == pytest.approx(1.2 / 1.5)
-    assert cell.noise_at_one_pace == pytest.approx(cell.noise)
-    assert peers_table([cell]).rows[0][-1] == "0.80, noise 5%"
+    assert cell.other_speed_up("single") == pytest.approx(1.2 / 1.5)
+    assert cell.other_noise == pytest.approx(cell.noise)
+    assert peers_table([cell]).rows[0][-2:] == ("as measured", "0.80, noise 5%")
+    for each in told["runs"]:
+        if (each["method"], each["repeat"]) == ("edgeswarm, again", 2):
+            each["slowness"] = [1.25, 1.25, 1.25]
+    paced = read_cell(told)
+    assert paced.is_at_one_pace
+    assert paced.noise == pytest.approx(1.2 / 2.0 * 2.1 / 1.25 - 1)
+    assert paced.speed_up("single") == pytest.approx(1.2 / 1.5)
+    assert peers_table([paced]).rows[0][-2:] == ("at one pace", "1.00, noise 5%")
     for each in told["runs"]:
         each["slowness"] = []
-    assert read_cell(told).noise_at_one_pace is None
+    assert read_cell(told).other_noise is None
 
 
 def test_plans_of_other_planners() -> None:
