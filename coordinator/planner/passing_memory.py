@@ -18,12 +18,14 @@ pieces until the backward ends; those gradients come on top of all that was save
 With several micro-batches in flight they come and go in turns, and what one leaves free doesn't quite take the next one:
 
     | saved | saved | gaps | saved | gaps | working memory |
+
+and on a slow link the activations that all but the one at hand have to send may wait, however long ago they were computed.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,6 +47,7 @@ class PassingMemory:
 
     fixed: whatever the batch. per_sample: of each sample. input_per_sample: of a sample that waits in the feed, 0 where none
     does. ahead: micro-batches that do at most. gaps_per_sample: of a micro-batch's, where several are in flight.
+    sent_per_sample: of what it sends, of which frames_held micro-batches' are in per_sample.
     """
 
     fixed: FloatArray
@@ -52,6 +55,8 @@ class PassingMemory:
     input_per_sample: FloatArray
     ahead: int
     gaps_per_sample: FloatArray
+    sent_per_sample: FloatArray
+    frames_held: int
 
     def bytes_of(self, samples: int | IntArray) -> FloatArray:
         """Of each run, with so many samples of a micro-batch; of one run with each of several numbers."""
@@ -62,8 +67,21 @@ class PassingMemory:
 
     def waiting_per_sample(self, saved_per_sample: FloatArray | IntArray, in_flight: int) -> FloatArray:
         """Of each run, what so many micro-batches take that wait for their backward. saved_per_sample: of one."""
-        waiting: FloatArray = saved_per_sample * float(in_flight) + (self.gaps_per_sample if in_flight > 1 else 0.0)
+        waiting: FloatArray = saved_per_sample * float(in_flight)
+        if in_flight > 1:
+            waiting = waiting + self.gaps_per_sample + self._unsent(in_flight) * self.sent_per_sample
         return waiting
+
+    def waiting_per_sample_of(self, run: tuple[int, ...], saved_per_sample: float, in_flight: int) -> float:
+        """The same of one run, by its index into the arrays."""
+        waiting = saved_per_sample * in_flight
+        if in_flight > 1:
+            waiting += float(self.gaps_per_sample[run]) + self._unsent(in_flight) * float(self.sent_per_sample[run])
+        return waiting
+
+    def _unsent(self, in_flight: int) -> int:
+        """Micro-batches whose frames may wait beside those that are held anyway."""
+        return max(0, in_flight - 1 - self.frames_held) if self.frames_held else 0
 
     def most_samples(self, free: FloatArray, saved_per_sample: FloatArray, *, limit: int) -> FloatArray:
         """The samples that memory holds, whole and at most `limit`; 0 for none.
@@ -113,8 +131,8 @@ def passing_bytes(
     runs = passing_of_runs(instance, np.array([first_layer]), np.array([end_layer]))
     at_once = samples if at_once is None else at_once
     computing = computing_per_sample(instance, float(runs.per_sample[0]), first_layer, end_layer)
-    gaps = at_once * float(runs.gaps_per_sample[0]) if in_flight > 1 else 0.0
-    return int(runs.bytes_of(samples)[0] - (samples - at_once) * computing + gaps)
+    waiting = at_once * runs.waiting_per_sample_of((0,), 0.0, in_flight)
+    return int(runs.bytes_of(samples)[0] - (samples - at_once) * computing + waiting)
 
 
 def computing_per_sample(instance: PlanningInstance, per_sample: float, first_layer: int, end_layer: int) -> float:
@@ -153,6 +171,8 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
         inputs,
         training.inputs_ahead,
         gaps_per_sample=np.maximum(0.0, gaps),
+        sent_per_sample=model.cut_bytes[end_layers].astype(np.float64),
+        frames_held=training.frames_held,
     )
 
 
@@ -161,9 +181,19 @@ def passing_table(instance: PlanningInstance) -> PassingMemory:
     count = instance.model.layer_count
     first, end = np.triu_indices(count + 1, k=1)
     runs = passing_of_runs(instance, first, end)
-    tables = np.zeros((4, count + 1, count + 1))
-    tables[:, first, end] = runs.fixed, runs.per_sample, runs.input_per_sample, runs.gaps_per_sample
-    return PassingMemory(tables[0], tables[1], tables[2], runs.ahead, gaps_per_sample=tables[3])
+    tables = np.zeros((5, count + 1, count + 1))
+    tables[:, first, end] = (
+        *(runs.fixed, runs.per_sample, runs.input_per_sample),
+        *(runs.gaps_per_sample, runs.sent_per_sample),
+    )
+    return replace(
+        runs,
+        fixed=tables[0],
+        per_sample=tables[1],
+        input_per_sample=tables[2],
+        gaps_per_sample=tables[3],
+        sent_per_sample=tables[4],
+    )
 
 
 def _quotient(left: FloatArray, divisor: FloatArray, limit: int) -> FloatArray:

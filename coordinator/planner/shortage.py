@@ -177,7 +177,7 @@ def _cuts_with_least_lack(instance: PlanningInstance, order: list[int], samples:
     for place, in_flight in zip(order, limits, strict=True):
         until, before = weights + saved * in_flight, weights + saved_from * in_flight
         device = instance.devices[place]
-        gaps = samples * table.gaps_per_sample if in_flight > 1 else 0.0
+        gaps = samples * table.waiting_per_sample(np.zeros_like(passing), in_flight)
         lack = until[np.newaxis, :] - before[:, np.newaxis] + passing + gaps + device.base_bytes - device.memory_bytes
         lack = np.where(upper, np.maximum(lack, worst[:, np.newaxis]), np.inf)
         froms.append(np.argmin(lack, axis=0))

@@ -118,10 +118,11 @@ class SearchProblem:
     def largest_share(self, device: int, first: int, end: int, in_flight: int) -> int:
         """Samples of a micro-batch that the device's memory holds with so many micro-batches in flight; at most all."""
         free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first])
-        saved = (self.saved_bytes[end] - self.saved_bytes_from[first]) * in_flight
-        if in_flight > 1:
-            saved += float(self.passing.gaps_per_sample[first, end])
-        return self.passing.most_samples_of((first, end), free, saved, limit=self.mini_batch)
+        run = (first, end)
+        waiting = self.passing.waiting_per_sample_of(
+            run, self.saved_bytes[end] - self.saved_bytes_from[first], in_flight
+        )
+        return self.passing.most_samples_of(run, free, waiting, limit=self.mini_batch)
 
 
 def all_reduce_steps(size: IntArray) -> IntArray:

@@ -112,6 +112,18 @@ def test_several_micro_batches_in_flight_leave_gaps_for_each_other() -> None:
     assert table.waiting_per_sample(saved, 1)[0, 1] == 100
 
 
+def test_what_a_slow_link_has_not_taken_yet_waits() -> None:
+    plain = make_instance(memory_bytes=(20_000, 20_000))
+    layers = (LayerCosts("a", 0, 40, 50), *plain.model.layers[1:])
+    instance = replace(plain, model=ModelCosts(0, layers), training=replace(plain.training, frames_held=2))
+
+    def held(in_flight: int) -> int:
+        return passing_bytes(instance, first_layer=0, end_layer=1, samples=3, in_flight=in_flight)
+
+    # Those of two are counted whatever K is; the one at hand has none yet.
+    assert [held(count) - held(1) for count in (2, 3, 4, 7)] == [0, 0, 3 * 40, 3 * 4 * 40]
+
+
 def test_inputs_that_wait_for_the_backward_are_no_frames_as_well() -> None:
     plain = make_instance(memory_bytes=(20_000, 20_000))
     layers = (LayerCosts("a", 0, 40, 50), LayerCosts("b", 0, 10, 20, held_input_bytes=40), *plain.model.layers[2:])
@@ -153,7 +165,8 @@ def test_what_waits_ends_where_the_feeds_bytes_do() -> None:
 )
 def test_the_most_samples_are_held_and_one_more_is_not(free: int, each: tuple[int, int, int, int], ahead: int) -> None:
     fixed, per_sample, saved, inputs = (np.array([float(value)]) for value in each)
-    passing = PassingMemory(fixed, per_sample, inputs, ahead, gaps_per_sample=np.zeros(1))
+    none = np.zeros(1)
+    passing = PassingMemory(fixed, per_sample, inputs, ahead, gaps_per_sample=none, sent_per_sample=none, frames_held=0)
     most = int(passing.most_samples(np.array([float(free)]), saved, limit=300)[0])
     assert most == passing.most_samples_of((0,), float(free), each[2], limit=300)
 
@@ -165,8 +178,15 @@ def test_the_most_samples_are_held_and_one_more_is_not(free: int, each: tuple[in
 
 
 def test_many_devices_at_once() -> None:
+    none = np.zeros(2)
     passing = PassingMemory(
-        np.array([0.0, 100.0]), np.array([10.0, 20.0]), np.array([10.0, 0.0]), 8, gaps_per_sample=np.zeros(2)
+        np.array([0.0, 100.0]),
+        np.array([10.0, 20.0]),
+        np.array([10.0, 0.0]),
+        8,
+        gaps_per_sample=none,
+        sent_per_sample=none,
+        frames_held=0,
     )
     free = np.array([[900.0, 900.0], [90.0, 90.0], [-1.0, 1e6]])
     assert passing.most_samples(free, np.zeros(2), limit=50).tolist() == [[10, 40], [1, 0], [0, 50]]
