@@ -353,7 +353,7 @@ class TrainingSettings:
     frames_held: int = 0
     inputs_ahead: int = 0
     saved_growth: float = 1.0
-    on_top: float = 0.8
+    on_top: float = 1.0
     peer_bytes: int = 0
     reduce_bytes: int = 0
 

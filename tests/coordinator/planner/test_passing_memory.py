@@ -82,7 +82,7 @@ def test_large_gradients_of_an_early_layer_find_no_place_in_what_many_later_ones
     )
     # Of the micro-batch at hand a tenth more is held. The second layer's moment is 99 + 30, which is 8 beyond the 121 that are.
     # In pieces it is more, less the gaps, which are filled.
-    on_top = 0.8 * 70 - 11
+    on_top = 70 - 11
     assert 30 < on_top < 70
     assert passing_bytes(instance, first_layer=0, end_layer=3, samples=1) == int(11 + on_top)
     # Without much behind it, its own moment is the worst.
