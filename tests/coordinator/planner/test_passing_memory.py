@@ -34,7 +34,7 @@ def with_passing(instance: PlanningInstance) -> PlanningInstance:
     return replace(
         instance,
         model=ModelCosts(instance.model.input_bytes, layers),
-        training=replace(instance.training, frames_held=2, inputs_ahead=8),
+        training=replace(instance.training, frames_held=2, inputs_ahead=8, on_top=0.8),
     )
 
 
@@ -62,7 +62,11 @@ def test_what_comes_behind_a_layer_holds_nothing_while_it_computes() -> None:
         LayerCosts(name, 0, 0, saved, transient_bytes=transient)
         for name, saved, transient in (("a", 10, 300), ("b", 20, 30), ("c", 30, 25))
     )
-    instance = replace(plain, model=ModelCosts(0, (*layers, *plain.model.layers[3:])))
+    instance = replace(
+        plain,
+        model=ModelCosts(0, (*layers, *plain.model.layers[3:])),
+        training=replace(plain.training, on_top=0.8),
+    )
     # 10 + 300, 30 + 30, 60 + 25 in all: 310, of which 60 are counted among the activations.
     assert passing_bytes(instance, first_layer=0, end_layer=3, samples=1) == 250
     assert passing_bytes(instance, first_layer=1, end_layer=3, samples=2) == 2 * 25
