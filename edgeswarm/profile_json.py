@@ -251,7 +251,7 @@ def _where_any(**numbers: float | list[list[int]]) -> dict[str, object]:
     return {name: number for name, number in numbers.items() if number}
 
 
-def _where_known(**numbers: int | None) -> dict[str, object]:
+def _where_known(**numbers: float | None) -> dict[str, object]:
     return {name: number for name, number in numbers.items() if number is not None}
 
 

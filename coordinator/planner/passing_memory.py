@@ -67,9 +67,9 @@ class PassingMemory:
 
     def waiting_per_sample(self, saved_per_sample: FloatArray | IntArray, in_flight: int) -> FloatArray:
         """Of each run, what so many micro-batches take that wait for their backward. saved_per_sample: of one."""
-        waiting: FloatArray = saved_per_sample * float(in_flight)
+        waiting: FloatArray = np.asarray(saved_per_sample, dtype=np.float64) * in_flight
         if in_flight > 1:
-            waiting = waiting + self.gaps_per_sample + self._unsent(in_flight) * self.sent_per_sample
+            waiting += self.gaps_per_sample + self._unsent(in_flight) * self.sent_per_sample
         return waiting
 
     def waiting_per_sample_of(self, run: tuple[int, ...], saved_per_sample: float, in_flight: int) -> float:
