@@ -7,7 +7,6 @@ from ..micro_batches import micro_batch_sizes
 FIRST_SIZES = 8
 # Up to this mini-batch every size is looked at: a last micro-batch that is smaller than the others may suit a share.
 EVERY_SIZE_UP_TO = 64
-ENOUGH_EVEN_SIZES = 8
 
 
 def first_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
@@ -16,16 +15,10 @@ def first_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
 
 
 def all_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:
-    """Ascending: all there are where the mini-batch is small, else those that leave no rest, or the balanced ones where these are
-    few.
-
-    A smaller last micro-batch takes compiled kernels of its own, 24 MB for all of MobileNetV2, and its blocks leave gaps for the
-    others: a stage of MobileNetV2 held 107 MiB with 683 samples every time, and 139 with 683 and 682 by turns.
-    """
+    """Ascending: all there are where the mini-batch is small, else the balanced ones."""
     if mini_batch <= EVERY_SIZE_UP_TO:
         return tuple(size for size in range(1, mini_batch + 1) if _respects(size, mini_batch, least_batch))
-    even = tuple(size for size in range(least_batch, mini_batch + 1) if mini_batch % size == 0)
-    return even if len(even) >= ENOUGH_EVEN_SIZES else balanced_sizes(mini_batch, least_batch=least_batch)
+    return balanced_sizes(mini_batch, least_batch=least_batch)
 
 
 def balanced_sizes(mini_batch: int, *, least_batch: int) -> tuple[int, ...]:

@@ -15,8 +15,11 @@ from edgeswarm.profile import DataSource, Network, PlanningInstance
 from edgeswarm_coordinator.planner.comparison.exhaustive import find_optimum
 from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
-from edgeswarm_coordinator.planner.search.edgeswarm import plan_by_search
+from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage
+from edgeswarm_coordinator.planner.search.edgeswarm import of_one_size, plan_by_search
 from edgeswarm_coordinator.planner.search.effort import Effort
+from edgeswarm_coordinator.planner.search.judge import Judge
+from edgeswarm_coordinator.planner.search.problem import SearchProblem
 from edgeswarm_coordinator.planner.search.sizes import all_sizes
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
@@ -114,6 +117,29 @@ def test_a_slow_device_stays_idle_with_a_reason() -> None:
     assert plan.devices == ("a",)
     assert [idle.name for idle in plan.idle] == ["b"]
     assert plan.idle[0].reason
+
+
+def whole(samples: int, device: int = 0) -> Candidate:
+    return Candidate(samples, (CandidateStage(0, 4, (device,), (samples,), 1),))
+
+
+def test_micro_batches_of_one_size_are_preferred_where_they_are_hardly_slower() -> None:
+    problem = SearchProblem(make_instance(slower=(1.0, 1.5), mini_batch=128))
+    judge = Judge(problem, budget=1e6)
+    seconds = {each: judge.seconds(each) for each in (whole(43), whole(64), whole(32))}
+    assert of_one_size(judge, whole(43), seconds[whole(43)]) == (whole(64), pytest.approx(seconds[whole(43)]))
+    assert of_one_size(judge, whole(32), seconds[whole(32)]) == (whole(32), seconds[whole(32)])
+    # Those known are half as slow again.
+    slow = Judge(problem, budget=1e6)
+    slow.seconds(whole(64, device=1))
+    assert of_one_size(slow, whole(43), seconds[whole(43)]) == (whole(43), seconds[whole(43)])
+
+
+def test_a_small_mini_batch_may_end_with_a_smaller_micro_batch() -> None:
+    judge = Judge(SearchProblem(make_instance(mini_batch=16)), budget=1e6)
+    found = judge.seconds(whole(5))
+    judge.seconds(whole(4))
+    assert of_one_size(judge, whole(5), found) == (whole(5), found)
 
 
 def test_the_micro_batch_asked_for_is_kept() -> None:
