@@ -112,8 +112,9 @@ def on_top(
     layer_graph: LayerGraph, kinds: Sequence[SeenMemory], *, slack: Sequence[float], transient: Sequence[float]
 ) -> float:
     """The part of a layer's transient bytes that comes on top of all that is saved: what the whole model in one go says."""
+    # By the largest batch alone: a line through small ones, for which there was memory lying around, would say less.
     whole = [
-        _line([curve], least=0.0)[1]
+        curve.peak_bytes[-1] / curve.batch_sizes[-1]
         for kind in kinds
         for stage, curve in kind.stages.items()
         if _is_whole(layer_graph, stage) and _is_large(curve)
@@ -123,7 +124,7 @@ def on_top(
         return TrainingSettings.on_top
     saved = sum(factor * layer.saved_bytes for layer, factor in zip(layer_graph.layers, slack, strict=True))
     beyond = statistics.median(whole) - layer_graph.layers[0].held_input_bytes - saved
-    return min(TrainingSettings.on_top, max(0.0, WORKING_GROWTH * beyond / most))
+    return min(TrainingSettings.on_top, max(0.0, beyond / most))
 
 
 def _parts_in_one_go(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> dict[CheckedStage, tuple[float, float]]:
