@@ -303,6 +303,11 @@ def _counted(run_told: dict[str, Any]) -> list[tuple[float, float]]:
     return quiet if len(quiet) >= LEAST_QUIET_ROUNDS else by_slowness[:LEAST_QUIET_ROUNDS]
 
 
+def paced_seconds(run_told: dict[str, Any]) -> float:
+    """Of a run: the median of the rounds that count, had the machine been at its best pace."""
+    return statistics.median(taken / slow for slow, taken in _counted(run_told))
+
+
 def measured_seconds(run_told: dict[str, Any]) -> float:
     """Of a run: the median of the rounds that count."""
     return statistics.median(counted_rounds(run_told))

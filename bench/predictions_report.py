@@ -25,6 +25,7 @@ from bench.cell import (
     counted_rounds,
     counted_slowness,
     measured_seconds,
+    paced_seconds,
 )
 from bench.measuring import Report, say
 from bench.refit import instance_again, median_profiles, prepared_job
@@ -103,7 +104,7 @@ def pairs_of(document: dict[str, Any], instance: PlanningInstance) -> Iterator[P
             predicted=predicted.round_seconds,
             measured=statistics.median(seconds for told in runs for seconds in counted_rounds(told)),
             medians=tuple(measured_seconds(told) for told in runs),
-            paced_medians=tuple(_paced_seconds(told) for told in runs),
+            paced_medians=tuple(paced_seconds(told) for told in runs),
             slowness=slow,
             profiled_slowness=statistics.median(profiled) if profiled else 1.0,
             predicted_at_one_pace=round_seconds(at_pace(instance, document["profilings"], slow), plan),
@@ -113,11 +114,6 @@ def pairs_of(document: dict[str, Any], instance: PlanningInstance) -> Iterator[P
                 for device, peak in told["peak_bytes"].items()
             ),
         )
-
-
-def _paced_seconds(run_told: dict[str, Any]) -> float:
-    rounds = zip(counted_rounds(run_told), counted_slowness(run_told), strict=True)
-    return statistics.median(seconds / slow for seconds, slow in rounds)
 
 
 def at_pace(instance: PlanningInstance, profilings: Sequence[dict[str, Any]], slowness: float) -> PlanningInstance:

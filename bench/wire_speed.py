@@ -1,7 +1,7 @@
 """What a narrow wire brings in speed where links are slow, and its loss after the same rounds.
 
     python -m bench.wire_speed --folder DIR [--model mobilenet_v2]
-    python -m bench.wire_speed --folder DIR --report
+    python -m bench.wire_speed --folder DIR --report [--write]      the table; into docs/benchmarks.md
 
 Environment C at 100 Mbit/s. For each `wire_dtype` the plan that is best with it, trained in turns over the same samples; one JSON
 file a model, written after each run; what was broken off goes on where it was. bench.wire_dtype looks at the loss of longer
@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.cell import FIRST_ROUNDS, counted_rounds, profile_in_turn, run, written_job
+from bench.cell import FIRST_ROUNDS, measured_seconds, paced_seconds, profile_in_turn, run, written_job
 from bench.jobs.paper_models import PAPER_MODELS
 from bench.measuring import Report, Spread, folder_arguments, keep, ratios, say
+from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -81,20 +82,20 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
         title="Speed of a narrow wire",
         how=(
             f"Environment {ENVIRONMENT} at {MBPS:.0f} Mbit/s, each wire with its own best plan. Seconds of a round: medians of "
-            "the repeats (least to most). Beside float32: in each turn, median. Loss: of the last round, after the same samples."
+            "the repeats (least to most). Beside float32: in each turn, median; at one pace, each by the machine's slowness "
+            "meanwhile. Loss: of the last round, after the same samples."
         ),
-        columns=("model", "wire", "seconds of a round", "speed beside float32", "loss", "stages"),
+        columns=("model", "wire", "seconds of a round", "speed beside float32", "at one pace", "loss", "stages"),
     )
     for document in documents:
         runs = {wire: [told for told in document["runs"] if told["wire"] == wire] for wire in WIRES}
-        seconds = {
-            wire: [statistics.median(counted_rounds(each)) for each in told if "round_seconds" in each]
-            for wire, told in runs.items()
-        }
+        done = {wire: [each for each in told if "round_seconds" in each] for wire, told in runs.items()}
+        seconds = {wire: [measured_seconds(each) for each in told] for wire, told in done.items()}
+        paced = {wire: [paced_seconds(each) for each in told] for wire, told in done.items()}
         for wire in WIRES:
             if not seconds[wire] or len(seconds[wire]) != len(seconds[WIRES[0]]):
                 problem = next((str(each["error"]) for each in runs[wire] if "error" in each), "not yet")
-                table.rows.append((document["model"], wire, problem, "", "", ""))
+                table.rows.append((document["model"], wire, problem, "", "", "", ""))
                 continue
             beside = Spread.of(ratios(seconds[WIRES[0]], seconds[wire]))
             last = runs[wire][-1]
@@ -102,6 +103,7 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
             loss = statistics.median(each["losses"][-1] for each in runs[wire])
             table.rows.append((
                 *(document["model"], wire, Spread.of(seconds[wire]).shown(), beside.shown()),
+                Spread.of(ratios(paced[WIRES[0]], paced[wire])).shown(),
                 *(f"{loss:.4f}", str(stages)),
             ))  # fmt: skip
             table.data[f"{document['model']} {wire}"] = {"beside_float32": beside.to_json(), "loss": loss}
@@ -111,13 +113,17 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
 def main() -> int:
     parser = folder_arguments(__doc__, repeats=REPEATS)
     parser.add_argument("--model", action="append", default=[], choices=sorted(PAPER_MODELS))
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if not given.report:
         for model in given.model or ["mobilenet_v2"]:
             measure(model, given.folder, repeats=given.repeats)
     paths = [given.folder / f"{model}.json" for model in sorted(PAPER_MODELS)]
-    return report([json.loads(path.read_text()) for path in paths if path.exists()]).show(as_json=given.json)
+    table = report([json.loads(path.read_text()) for path in paths if path.exists()])
+    if given.write:
+        write_into(BENCHMARKS_PAGE, "wire speed", markdown_table(table.columns, table.rows))
+    return table.show(as_json=given.json)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,11 @@ def test_a_narrow_wire_beside_the_wide_one() -> None:
         {"wire": "float16", "repeat": 0, "error": "worker-died: ..."},
     ]
     rows = report([{"model": "mobilenet_v2", "runs": runs}]).rows
-    assert rows[0] == ("mobilenet_v2", "float32", "2.40 (2.00 to 3.00)", "1.00 (1.00 to 1.00)", "2.0000", "2")
+    assert rows[0] == ("mobilenet_v2", "float32", "2.40 (2.00 to 3.00)", *["1.00 (1.00 to 1.00)"] * 2, "2.0000", "2")
     assert rows[1][3] == "1.50 (1.00 to 2.00)"
+    # One run of the narrow wire was slowed by something else.
+    runs[5]["slowness"] = [1.0, 1.0, 1.2]
+    assert report([{"model": "mobilenet_v2", "runs": runs}]).rows[1][4] == "1.50 (1.20 to 2.00)"
     assert rows[2][2] == "worker-died: ..."
 
 
