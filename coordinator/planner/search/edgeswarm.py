@@ -78,7 +78,8 @@ def plan_by_search(
     found = Ranking(local, effort).run(starts, given)
     if found is None:
         return None
-    found = of_one_size(judge, *found)
+    if micro_batch is None:
+        found = of_one_size(judge, *found)
     found = with_fewer_held(Judge(problem, budget=effort.budget * _LAST_PART), *found)
     return _finished(problem, instance, *found)
 

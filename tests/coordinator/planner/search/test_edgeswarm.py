@@ -146,6 +146,7 @@ def test_a_small_mini_batch_may_end_with_a_smaller_micro_batch() -> None:
 
 def test_the_micro_batch_asked_for_is_kept() -> None:
     assert make_plan(make_instance(slower=(1.0, 1.0)), micro_batch=3).micro_batch == 3
+    assert make_plan(make_instance(slower=(1.0, 1.0), mini_batch=128), micro_batch=43).micro_batch == 43
 
 
 def test_least_batches_are_respected() -> None:
