@@ -47,8 +47,7 @@ class EmulatedLan:
         self.addresses = {device.name: links.address(place) for place, device in enumerate(environment.devices, 1)}
 
     def __enter__(self) -> EmulatedLan:
-        self.create()
-        owner.record()
+        self.create(owned=True)
         return self
 
     def __exit__(
@@ -56,9 +55,10 @@ class EmulatedLan:
     ) -> None:
         remove()
 
-    def create(self) -> None:
-        """Removes first what a run that was killed has left. Raises EdgeswarmError (CONFIG) where the machine can't have one, or
-        has one already.
+    def create(self, *, owned: bool = False) -> None:
+        """Removes first what a run that was killed has left. owned: by this process; whoever finds that gone may remove it.
+
+        Raises EdgeswarmError (CONFIG) where the machine can't have one, or has one already.
         """
         problem = why_not()
         if problem:
@@ -69,6 +69,8 @@ class EmulatedLan:
             raise EdgeswarmError(
                 ErrorCode.CONFIG, "A testbed exists already.", "Remove it: python -m bench.testbed down"
             )
+        if owned:
+            owner.record()
         try:
             links.create_switch()
             for device in self.environment.devices:
