@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
-from . import groups, links, metronome, owner
+from . import groups, links, metronome, owner, spinner
 from .environment import Environment
 from .links import HUB
 
@@ -80,6 +80,7 @@ class EmulatedLan:
             links.connect(HUB, links.HUB_ADDRESS, mbps=self._hub_mbps)
             links.name_everywhere({**self.addresses, HUB: links.HUB_ADDRESS})
             metronome.start(groups.group("freezer"), SPEED_LOGS)
+            spinner.start(groups.group("freezer"), groups.SPINNER)
         except BaseException:
             remove()
             raise

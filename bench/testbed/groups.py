@@ -4,6 +4,7 @@ cpu/edgeswarm-bed/nano-1          quota: 2.4 ms of every 20
     app                           what runs on the device
     load                          what disturbs it
 cpuacct, memory, freezer/edgeswarm-bed/nano-1
+cpu/edgeswarm-bed-spinner         beside the devices: what keeps the processors busy (spinner.py)
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import signal
 import time
 from pathlib import Path
 
+from . import spinner
+
 ROOT = Path("/sys/fs/cgroup")
 NAME = "edgeswarm-bed"
 KINDS = ("cpu", "cpuacct", "memory", "freezer")
+SPINNER = ROOT / "cpu" / f"{NAME}-spinner"
 # Short, so that a device that has used up its share stalls for less than this (see metronome.py); not shorter, since each turn
 # begins with caches that others have filled: a nano of 0.12 core trained MobileNetV2 a tenth quicker with this than with half.
 PERIOD_MICROSECONDS = 20_000
@@ -106,9 +110,12 @@ def kill_all(node: str) -> None:
 
 
 def remove_all() -> None:
-    """Every device's groups with what runs in them. May be repeated."""
+    """Every device's groups with what runs in them, and the spinner's. May be repeated."""
     for node in nodes():
         kill_all(node)
+    spinner.stop(SPINNER)
+    if SPINNER.is_dir():
+        _remove(SPINNER)
     for root in filter(Path.is_dir, map(group, KINDS)):
         inside = [entry for entry in root.rglob("*") if entry.is_dir()]
         for folder in sorted([root, *inside], key=lambda entry: -len(entry.parts)):

@@ -7,10 +7,9 @@ hands all the time:
     alone        ####______________________####____________      3.7 ms, then 26 ms of nothing
     with this    #_________#_________#_________#_________#       its share of every period (groups.py has 20 ms now)
 
-It takes some 4 % of each processor. It also keeps the kernel from putting idle processors to sleep: those of a machine that is
-shared with others come back slower, and with cold caches. A device of 0.12 core that was alone did 21 to 26 steps of a model a
-CPU second, and while others computed, or beside this, 26 to 28. (Something that spins would do as well, but then the kernel
-takes all processors for busy, and leaves two devices on one of them.)
+It takes some 4 % of each processor. It also keeps the kernel from putting idle processors to sleep, which come back with cold
+caches. A device of 0.12 core that was alone did 21 to 26 steps of a model a CPU second, and while others computed, or beside
+this, 26 to 28. (On a virtual machine that is not enough: spinner.py.)
 
 It also writes down how fast its processor is, by a short piece of work each hundredth of a second (speed.py reads it): on a
 machine that is shared, the neighbours of a core make it slower, by up to a half, for seconds at a time.

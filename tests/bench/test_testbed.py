@@ -100,6 +100,25 @@ def test_it_is_kept_from_moment_to_moment(bed: EmulatedLan) -> None:
     assert float(output("slow", sys.executable, "-I", "-c", STRETCHES)) < 3.0
 
 
+def test_what_spins_is_there_for_nobody_else(bed: EmulatedLan) -> None:
+    """The kernel's idle class, in a group of it: a processor with nothing but this counts as idle."""
+    processors = os.sched_getaffinity(0)
+    deadline = time.monotonic() + 10.0
+    while len(found := spinning()) < len(processors) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (groups.SPINNER / "cpu.idle").read_text().strip() == "1"
+    while any(os.sched_getscheduler(each) != os.SCHED_IDLE for each in found) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert {os.sched_getscheduler(each) for each in found} == {os.SCHED_IDLE}
+    assert [os.sched_getaffinity(each) for each in found] == [{each} for each in sorted(processors)]
+
+
+def spinning() -> list[int]:
+    """Their ids, by the processor."""
+    ids = [int(line) for line in (groups.SPINNER / "cgroup.procs").read_text().split()]
+    return sorted(ids, key=lambda each: min(os.sched_getaffinity(each)))
+
+
 def test_memory_ends_where_the_limit_is(bed: EmulatedLan) -> None:
     before = beds.statistics("slow")["oom_kills"]
     command = beds.on("slow", sys.executable, "-I", "-c", "b'x' * (200 << 20)")
@@ -223,6 +242,7 @@ def test_by_hand_and_nothing_is_left(bed: EmulatedLan) -> None:
     assert hand("down").returncode == 0
     assert groups.nodes() == []
     assert not any(groups.group(kind).exists() for kind in groups.KINDS)
+    assert not groups.SPINNER.exists()
     assert not links.exists()
     assert not beds.RUNTIME_FOLDERS.exists()
     assert not list(links.NAMES.glob(f"{links.PREFIX}*")) if links.NAMES.exists() else True
