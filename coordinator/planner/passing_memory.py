@@ -35,9 +35,9 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 # What layers take while they compute is more in a training than what layers by themselves were seen to take. An instance's
 # numbers have grown by this. Set from the peaks of plans over six emulated devices (bench.predictions).
 WORKING_GROWTH = 1.25
-# Of a micro-batch's working memory, or of what it saves where that is less, what such gaps take in all, however many of them are
-# in flight. As seen with 3 to 11, of stages of MobileNetV2 and ResNet-50 in a process of their own and over emulated devices: a
-# quarter to nearly all of it.
+# Of a micro-batch's working memory, what such gaps take in all, however many of them are in flight. As seen with 3 to 11, of
+# stages of MobileNetV2 and ResNet-50 in a process of their own, and of those and BERT-small over emulated devices: a quarter to
+# nearly all of it.
 TURNS_GAPS = 0.5
 
 
@@ -163,14 +163,13 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
     # In pieces: without the gaps that the micro-batch at hand has been given, since they are what is filled.
     on_top = training.on_top * _most(transient, first_layers, end_layers) - more
     computing: FloatArray = more + np.maximum(at_worst, on_top)
-    gaps = TURNS_GAPS * np.minimum(computing, saved[end_layers] - saved[first_layers])
     inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)
     return PassingMemory(
         fixed,
         computing + _frames_per_sample(instance, first_layers, end_layers),
         inputs,
         training.inputs_ahead,
-        gaps_per_sample=np.maximum(0.0, gaps),
+        gaps_per_sample=TURNS_GAPS * np.maximum(0.0, computing),
         sent_per_sample=model.cut_bytes[end_layers].astype(np.float64),
         frames_held=training.frames_held,
     )

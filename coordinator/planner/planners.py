@@ -21,6 +21,7 @@ from .comparison.pipedream import pipedream, pipedream_shortage
 from .connection_memory import connection_bytes
 from .micro_batches import micro_batch_sizes
 from .prediction import with_prediction
+from .reached_in_flight import with_reached_in_flight
 from .search.edgeswarm import plan_by_search
 from .search.in_passes import plan_in_passes
 from .search.seeds import seed_plans
@@ -50,6 +51,7 @@ class Planner:
     shortage: what devices lack, given the smallest micro-batch, for the plan that it would like to make; None for the
     pipeline that lacks least. use_most_devices: of micro-batch sizes the one that keeps most devices busy, and
     only then the fastest; else data parallelism would choose micro-batches so small that one device takes them all.
+    reached_in_flight: its K is this runtime's own, and no larger than what a round has use for.
     small_only: it can plan for small models and few devices alone.
     """
 
@@ -61,6 +63,7 @@ class Planner:
     shortage: Callable[[PlanningInstance, int], tuple[Shortage, ...]] | None = None
     one_stage: bool = False
     use_most_devices: bool = False
+    reached_in_flight: bool = False
     small_only: bool = False
 
 
@@ -126,6 +129,7 @@ PLANNERS: dict[str, Planner] = {
             "one device for each stage",
             tuple(_pipeline(most) for most in (None, *FEWER_IN_FLIGHT)),
             left_out="no stage is left that it could hold",
+            reached_in_flight=True,
         ),
         Planner(
             "single",
@@ -140,6 +144,7 @@ PLANNERS: dict[str, Planner] = {
             (gpipe_by_time, gpipe_by_size),
             left_out="the model has fewer layers than there are devices",
             shortage=gpipe_shortage,
+            reached_in_flight=True,
         ),
         Planner(
             "pipedream",
@@ -236,7 +241,7 @@ def _best_plan(instance: PlanningInstance, planner: Planner, attempt: Search, si
         if more > 0 or (more == 0 and found.round_seconds < slowest_round):
             best = plan
             slowest_round = found.round_seconds / WORTH_A_SMALLER_MICRO_BATCH
-    return best
+    return with_reached_in_flight(instance, best) if best is not None and planner.reached_in_flight else best
 
 
 def sizes_to_try(mini_batch: int, micro_batch: int | None, *, least_batch: int) -> tuple[int, ...]:

@@ -1,0 +1,68 @@
+"""What a stage never holds isn't reserved, and the round is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeswarm.errors import EdgeswarmError
+from edgeswarm.plan import Plan, Stage
+from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
+from edgeswarm_coordinator.planner.prediction import with_prediction
+from edgeswarm_coordinator.planner.reached_in_flight import with_reached_in_flight
+from edgeswarm_coordinator.simulator.simulate import round_and_in_flight
+
+from .instances import make_instance
+
+
+def pipeline(*in_flight: int) -> Plan:
+    stages = (
+        Stage(0, 2, {"a": 2}, in_flight[0]),
+        Stage(2, 3, {"b": 2}, in_flight[1]),
+        Stage(3, 4, {"c": 2}, in_flight[2]),
+    )
+    return Plan(planner="by hand", micro_batch=2, micro_batches=8, stages=stages)
+
+
+@given(
+    in_flight=st.tuples(*[st.integers(1, 9)] * 3),
+    slower=st.tuples(*[st.sampled_from((1.0, 1.5, 4.0))] * 3),
+    bandwidth=st.sampled_from((20.0, 200.0, 1e9)),
+)
+def test_the_round_is_the_same_and_at_most_one_more_is_held_than_is_reached(
+    in_flight: tuple[int, int, int], slower: tuple[float, float, float], bandwidth: float
+) -> None:
+    instance = make_instance(slower=slower, bandwidth=bandwidth)
+    plan = with_prediction(instance, pipeline(*in_flight))
+    fewer = with_reached_in_flight(instance, plan)
+    assert round_and_in_flight(instance, fewer) == round_and_in_flight(instance, plan)
+    _, reached = round_and_in_flight(instance, plan)
+    assert [stage.in_flight for stage in fewer.stages] == [
+        min(had, most + 1) for had, most in zip(in_flight, reached, strict=True)
+    ]
+    assert fewer.predicted is not None
+    assert plan.predicted is not None
+    assert fewer.predicted.round_seconds == plan.predicted.round_seconds
+    assert all(fewer.predicted.memory_bytes[name] <= held for name, held in plan.predicted.memory_bytes.items())
+
+
+def test_a_quick_stage_behind_a_slow_one_gives_up_what_it_never_reaches() -> None:
+    instance = make_instance(slower=(9.0, 1.0, 1.0), bandwidth=1e9)
+    fewer = with_reached_in_flight(instance, with_prediction(instance, pipeline(5, 3, 1)))
+    assert [stage.in_flight for stage in fewer.stages] == [3, 2, 1]
+
+
+@pytest.mark.parametrize("name", [name for name, planner in PLANNERS.items() if planner.reached_in_flight])
+def test_such_planners_plans_have_it(name: str) -> None:
+    instance = make_instance(slower=(9.0, 1.0, 1.0, 1.0), bandwidth=1e9, param_bytes=1)
+    plan = make_plan(instance, name)
+    assert with_reached_in_flight(instance, plan) == plan
+
+
+def test_a_plan_of_another_instance_is_refused() -> None:
+    instance = make_instance(slower=(1.0, 1.0))
+    with pytest.raises(EdgeswarmError):
+        with_reached_in_flight(instance, replace(pipeline(5, 3, 1)))
