@@ -235,6 +235,14 @@ class DeviceProfile:
         """What `seconds_before` says of 0, 1, ... `most` samples: two arrays [most + 1, layer_count + 1]."""
         return self._table(np.arange(most + 1))
 
+    def with_seconds_times(self, factors: FloatArray) -> DeviceProfile:
+        """The same device, were each layer so much slower, or quicker. factors: [layer_count]."""
+        forward, backward = (
+            tuple(tuple((np.array(row) * factors).tolist()) for row in rows)
+            for rows in (self.forward_seconds, self.backward_seconds)
+        )
+        return replace(self, forward_seconds=forward, backward_seconds=backward)
+
     def forward(self, batch: int, first_layer: int, end_layer: int) -> float:
         """Seconds to run layers [first_layer, end_layer) forward on `batch` samples; 0 samples take no time."""
         before = self.seconds_before(batch)[0]

@@ -90,20 +90,27 @@ def held_bytes(
     end_layer: int,
     samples: int,
     in_flight: int,
+    micro_batches: int,
     base_bytes: int = 0,
     at_once: int | None = None,
 ) -> int:
     """Peak memory of a device: weights, gradients, optimizer state, and the activations of K_p micro-batches (Eq 3);
     beside the paper, what the layers hold while they compute, and frames and samples on their way.
 
-    at_once: samples of one pass; all of them where that isn't said.
+    micro_batches: of a round. at_once: samples of one pass; all of them where that isn't said.
     """
     at_once = samples if at_once is None else at_once
     resident = instance.resident_bytes_before
     weights = float(resident[end_layer] - resident[first_layer])
     activations = instance.model.saved_bytes(first_layer, end_layer) * at_once * in_flight
     passing = passing_bytes(
-        instance, first_layer=first_layer, end_layer=end_layer, samples=samples, in_flight=in_flight, at_once=at_once
+        instance,
+        first_layer=first_layer,
+        end_layer=end_layer,
+        samples=samples,
+        in_flight=in_flight,
+        micro_batches=micro_batches,
+        at_once=at_once,
     )
     return math.ceil(weights + activations) + base_bytes + passing
 
@@ -119,6 +126,7 @@ def plan_memory_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
             end_layer=stage.end_layer,
             samples=share,
             in_flight=min(stage.in_flight, plan.micro_batches),
+            micro_batches=plan.micro_batches,
             base_bytes=instance.devices[instance.index_of[device]].base_bytes,
             at_once=stage.at_once(device),
         )

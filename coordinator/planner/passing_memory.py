@@ -19,7 +19,8 @@ With several micro-batches in flight they come and go in turns, and what one lea
 
     | saved | saved | gaps | saved | gaps | working memory |
 
-and on a slow link the activations that all but the one at hand have to send may wait, however long ago they were computed.
+which they don't where all of a round's are in flight at once: each has its backward after the last forward then. And on a slow
+link the activations that all but the one at hand have to send may wait, however long ago they were computed.
 """
 
 from __future__ import annotations
@@ -35,10 +36,9 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 # What layers take while they compute is more in a training than what layers by themselves were seen to take. An instance's
 # numbers have grown by this. Set from the peaks of plans over six emulated devices (bench.predictions).
 WORKING_GROWTH = 1.25
-# Of a micro-batch's working memory, what such gaps take in all, however many of them are in flight. As seen with 3 to 11, of
-# stages of MobileNetV2 and ResNet-50 in a process of their own, and of those and BERT-small over emulated devices: a quarter to
-# nearly all of it.
-TURNS_GAPS = 0.5
+# Of what a micro-batch saves and of its working memory, what such gaps take in all with many in flight; with K of them the K-th
+# part less. Set from the peaks of plans over six emulated devices, with 2 to 11 in flight (bench.predictions).
+TURNS_GAPS = 0.4
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class PassingMemory:
     """Of several runs of layers: arrays of one shape, in bytes.
 
     fixed: whatever the batch. per_sample: of each sample. input_per_sample: of a sample that waits in the feed, 0 where none
-    does. ahead: micro-batches that do at most. gaps_per_sample: of a micro-batch's, where several are in flight.
+    does. ahead: micro-batches that do at most. gaps_per_sample: of a micro-batch's, where many come and go in turns.
     sent_per_sample: of what it sends, of which frames_held micro-batches' are in per_sample.
     """
 
@@ -65,18 +65,28 @@ class PassingMemory:
         result: FloatArray = self.fixed + self.per_sample * samples + waiting
         return result
 
-    def waiting_per_sample(self, saved_per_sample: FloatArray | IntArray, in_flight: int) -> FloatArray:
-        """Of each run, what so many micro-batches take that wait for their backward. saved_per_sample: of one."""
-        waiting: FloatArray = np.asarray(saved_per_sample, dtype=np.float64) * in_flight
+    def waiting_per_sample(
+        self, saved_per_sample: FloatArray | IntArray, *, in_flight: int, micro_batches: int
+    ) -> FloatArray:
+        """Of each run, what so many micro-batches take that wait for their backward. saved_per_sample: of one. micro_batches: of
+        a round; fewer in flight never take more than all of them.
+        """
+        saved = np.asarray(saved_per_sample, dtype=np.float64)
+        waiting: FloatArray = saved * in_flight
         if in_flight > 1:
-            waiting += self.gaps_per_sample + self._unsent(in_flight) * self.sent_per_sample
+            waiting += np.minimum(_turns(in_flight) * self.gaps_per_sample, (micro_batches - in_flight) * saved)
+            waiting += self._unsent(in_flight) * self.sent_per_sample
         return waiting
 
-    def waiting_per_sample_of(self, run: tuple[int, ...], saved_per_sample: float, in_flight: int) -> float:
+    def waiting_per_sample_of(
+        self, run: tuple[int, ...], saved_per_sample: float, *, in_flight: int, micro_batches: int
+    ) -> float:
         """The same of one run, by its index into the arrays."""
         waiting = saved_per_sample * in_flight
         if in_flight > 1:
-            waiting += float(self.gaps_per_sample[run]) + self._unsent(in_flight) * float(self.sent_per_sample[run])
+            gaps = _turns(in_flight) * float(self.gaps_per_sample[run])
+            waiting += min(gaps, (micro_batches - in_flight) * saved_per_sample)
+            waiting += self._unsent(in_flight) * float(self.sent_per_sample[run])
         return waiting
 
     def _unsent(self, in_flight: int) -> int:
@@ -122,17 +132,22 @@ def passing_bytes(
     end_layer: int,
     samples: int,
     in_flight: int = 1,
+    micro_batches: int = 1,
     at_once: int | None = None,
 ) -> int:
     """Bytes of one replica that takes `samples` of a micro-batch through layers [first_layer, end_layer).
 
-    at_once: samples of one pass, where it takes them in several; frames and the feed hold all of them nevertheless.
+    micro_batches: of a round. at_once: samples of one pass, where it takes them in several; frames and the feed hold all of them
+    nevertheless.
     """
     runs = passing_of_runs(instance, np.array([first_layer]), np.array([end_layer]))
     at_once = samples if at_once is None else at_once
     computing = computing_per_sample(instance, float(runs.per_sample[0]), first_layer, end_layer)
-    waiting = at_once * runs.waiting_per_sample_of((0,), 0.0, in_flight)
-    return int(runs.bytes_of(samples)[0] - (samples - at_once) * computing + waiting)
+    saved = float(instance.model.saved_bytes(first_layer, end_layer))
+    waiting = (
+        runs.waiting_per_sample_of((0,), saved, in_flight=in_flight, micro_batches=micro_batches) - saved * in_flight
+    )
+    return int(runs.bytes_of(samples)[0] - (samples - at_once) * computing + at_once * waiting)
 
 
 def computing_per_sample(instance: PlanningInstance, per_sample: float, first_layer: int, end_layer: int) -> float:
@@ -163,13 +178,15 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
     # In pieces: without the gaps that the micro-batch at hand has been given, since they are what is filled.
     on_top = training.on_top * _most(transient, first_layers, end_layers) - more
     computing: FloatArray = more + np.maximum(at_worst, on_top)
+    # Where nothing is known of working memory, the paper's formula is all there is.
+    in_turns = saved[end_layers] - saved[first_layers] + computing if transient.any() else np.zeros_like(computing)
     inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)
     return PassingMemory(
         fixed,
         computing + _frames_per_sample(instance, first_layers, end_layers),
         inputs,
         training.inputs_ahead,
-        gaps_per_sample=TURNS_GAPS * np.maximum(0.0, computing),
+        gaps_per_sample=TURNS_GAPS * np.maximum(0.0, in_turns),
         sent_per_sample=model.cut_bytes[end_layers].astype(np.float64),
         frames_held=training.frames_held,
     )
@@ -193,6 +210,11 @@ def passing_table(instance: PlanningInstance) -> PassingMemory:
         gaps_per_sample=tables[3],
         sent_per_sample=tables[4],
     )
+
+
+def _turns(in_flight: int) -> float:
+    """The part of the gaps that there is with so many."""
+    return 1 - 1 / in_flight
 
 
 def _quotient(left: FloatArray, divisor: FloatArray, limit: int) -> FloatArray:

@@ -144,7 +144,6 @@ PLANNERS: dict[str, Planner] = {
             (gpipe_by_time, gpipe_by_size),
             left_out="the model has fewer layers than there are devices",
             shortage=gpipe_shortage,
-            reached_in_flight=True,
         ),
         Planner(
             "pipedream",

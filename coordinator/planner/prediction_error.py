@@ -117,10 +117,4 @@ def _layers_off(profile: DeviceProfile, stages: Iterable[tuple[int, int, int]]) 
 
 def _with_profile(instance: PlanningInstance, kind: str, factors: FloatArray) -> PlanningInstance:
     """The instance with one kind's seconds multiplied, layer by layer."""
-    profile = instance.profiles[kind]
-    forward, backward = (
-        tuple(tuple((np.array(row) * factors).tolist()) for row in rows)
-        for rows in (profile.forward_seconds, profile.backward_seconds)
-    )
-    changed = replace(profile, forward_seconds=forward, backward_seconds=backward)
-    return replace(instance, profiles={**instance.profiles, kind: changed})
+    return replace(instance, profiles={**instance.profiles, kind: instance.profiles[kind].with_seconds_times(factors)})

@@ -54,7 +54,8 @@ def one_stage_shortage(instance: PlanningInstance, *, samples: int) -> tuple[Sho
     """The whole model on one device: the device that lacks least."""
     whole = (0, instance.model.layer_count)
     shortages = [
-        _shortage(instance, place, whole, samples=samples, in_flight=1) for place in range(len(instance.devices))
+        _shortage(instance, place, whole, samples=samples, in_flight=1, micro_batches=1)
+        for place in range(len(instance.devices))
     ]
     return (min(shortages, key=_lack),)
 
@@ -74,9 +75,14 @@ def pipeline_shortage(
             in_flight_limit(stages_to_end=count - stage, micro_batches=micro_batches, most=most_in_flight)
             for stage in range(count)
         ]
-        cuts = _cuts_with_least_lack(instance, order[:count], samples, limits)
+        cuts = _cuts_with_least_lack(instance, order[:count], samples, limits, micro_batches=micro_batches)
         shortages = [
-            _shortage(instance, order[stage], (cuts[stage], cuts[stage + 1]), samples=samples, in_flight=in_flight)
+            _shortage(
+                *(instance, order[stage], (cuts[stage], cuts[stage + 1])),
+                samples=samples,
+                in_flight=in_flight,
+                micro_batches=micro_batches,
+            )
             for stage, in_flight in enumerate(limits)
         ]
         shortages.sort(key=_lack, reverse=True)
@@ -148,7 +154,7 @@ def _lack(shortage: Shortage) -> int:
 
 
 def _shortage(
-    instance: PlanningInstance, place: int, layers: tuple[int, int], *, samples: int, in_flight: int
+    instance: PlanningInstance, place: int, layers: tuple[int, int], *, samples: int, in_flight: int, micro_batches: int
 ) -> Shortage:
     device = instance.devices[place]
     needed = held_bytes(
@@ -157,28 +163,30 @@ def _shortage(
         end_layer=layers[1],
         samples=samples,
         in_flight=in_flight,
+        micro_batches=micro_batches,
         base_bytes=device.base_bytes,
     )
     return Shortage(device, *layers, samples, in_flight, needed)
 
 
-def _cuts_with_least_lack(instance: PlanningInstance, order: list[int], samples: int, limits: list[int]) -> list[int]:
+def _cuts_with_least_lack(
+    instance: PlanningInstance, order: list[int], samples: int, limits: list[int], *, micro_batches: int
+) -> list[int]:
     """Cut points [stages + 1] for which the device that lacks most lacks least, by what `held_bytes` counts."""
     model = instance.model
     count = model.layer_count
     weights = instance.resident_bytes_before
-    saved = model.saved_bytes_before.astype(np.float64) * samples
-    saved_from = model.saved_bytes_from.astype(np.float64) * samples
+    saved = model.saved_bytes_before[np.newaxis, :] - model.saved_bytes_from[:, np.newaxis]
     table = passing_table(instance)
     passing = table.bytes_of(samples)
     upper = np.triu(np.ones((count + 1, count + 1), dtype=bool), k=1)
     worst: FloatArray = np.where(np.arange(count + 1) == 0, -np.inf, np.inf)
     froms = []
     for place, in_flight in zip(order, limits, strict=True):
-        until, before = weights + saved * in_flight, weights + saved_from * in_flight
         device = instance.devices[place]
-        gaps = samples * table.waiting_per_sample(np.zeros_like(passing), in_flight)
-        lack = until[np.newaxis, :] - before[:, np.newaxis] + passing + gaps + device.base_bytes - device.memory_bytes
+        waiting = table.waiting_per_sample(saved, in_flight=in_flight, micro_batches=micro_batches)
+        needed = weights[np.newaxis, :] - weights[:, np.newaxis] + passing + samples * waiting
+        lack = needed + device.base_bytes - device.memory_bytes
         lack = np.where(upper, np.maximum(lack, worst[:, np.newaxis]), np.inf)
         froms.append(np.argmin(lack, axis=0))
         worst = lack.min(axis=0)

@@ -148,7 +148,7 @@ class StageTables:
         weights = resident[end] - resident[first]
         passing = passing_of_runs(self.instance, first, end)
         saved = model.saved_bytes_before[end] - model.saved_bytes_from[first]
-        per_sample = passing.waiting_per_sample(saved, in_flight)
+        per_sample = passing.waiting_per_sample(saved, in_flight=in_flight, micro_batches=self.micro_batches)
         free = self._budgets[devices][:, np.newaxis] - weights[np.newaxis, :]
         largest = passing.most_samples(free, per_sample, limit=self.micro_batch).T.astype(np.int64)
         fits = largest.sum(axis=1) >= self.micro_batch

@@ -79,6 +79,7 @@ def device_memory(
             end_layer=stage.end_layer,
             samples=stage.shares[work.name],
             in_flight=in_flight,
+            micro_batches=plan.micro_batches,
             base_bytes=instance.devices[work.device].base_bytes,
             at_once=at_once,
         )

@@ -266,5 +266,7 @@ class _Program:
         device = self._instance.devices[place]
         key = ((device.memory_bytes, device.base_bytes), in_flight)
         if key not in self._held:
-            self._held[key] = most_samples_of_runs(self._instance, place, in_flight=in_flight)
+            self._held[key] = most_samples_of_runs(
+                self._instance, place, in_flight=in_flight, micro_batches=self._rounds
+            )
         return self._held[key]

@@ -37,7 +37,7 @@ def average_layer_seconds(instance: PlanningInstance, samples: int) -> tuple[Flo
     return forward, backward
 
 
-def most_samples_of_runs(instance: PlanningInstance, place: int, *, in_flight: int) -> IntArray:
+def most_samples_of_runs(instance: PlanningInstance, place: int, *, in_flight: int, micro_batches: int) -> IntArray:
     """How many samples of each micro-batch a device's memory holds of layers [i, j), up to the mini-batch.
 
     [layer_count + 1, layer_count + 1]; 0 for none, and where j <= i.
@@ -48,7 +48,7 @@ def most_samples_of_runs(instance: PlanningInstance, place: int, *, in_flight: i
     saved = model.saved_bytes_before[np.newaxis, :] - model.saved_bytes_from[:, np.newaxis]
     free = device.memory_bytes - device.base_bytes - weights
     passing = passing_table(instance)
-    waiting = passing.waiting_per_sample(saved, in_flight)
+    waiting = passing.waiting_per_sample(saved, in_flight=in_flight, micro_batches=micro_batches)
     most = passing.most_samples(free, waiting, limit=instance.training.mini_batch)
     result: IntArray = np.triu(most, k=1).astype(np.int64)
     return result
@@ -85,6 +85,7 @@ def found_pipeline(instance: PlanningInstance, cuts: Sequence[StageCut], micro_b
             cut,
             micro_batch,
             most_in_flight=in_flight_limit(stages_to_end=len(cuts) - index, micro_batches=micro_batches),
+            micro_batches=micro_batches,
         )
         if stage is None:
             return None
@@ -112,6 +113,7 @@ def cut_shortage(instance: PlanningInstance, cuts: Sequence[StageCut], micro_bat
                 end_layer=cut.end_layer,
                 samples=samples,
                 in_flight=1,
+                micro_batches=1,
                 base_bytes=device.base_bytes,
             )
             shortages.append(Shortage(device, cut.first_layer, cut.end_layer, samples, 1, needed))
@@ -120,11 +122,14 @@ def cut_shortage(instance: PlanningInstance, cuts: Sequence[StageCut], micro_bat
 
 
 def _found_stage(
-    instance: PlanningInstance, cut: StageCut, micro_batch: int, *, most_in_flight: int
+    instance: PlanningInstance, cut: StageCut, micro_batch: int, *, most_in_flight: int, micro_batches: int
 ) -> FoundStage | None:
     least = instance.model.least_batch(cut.first_layer, cut.end_layer)
     for in_flight in range(most_in_flight, 0, -1):
-        most = [_most_samples(instance, place, cut, in_flight) for place in cut.places]
+        most = [
+            _most_samples(instance, place, cut, in_flight=in_flight, micro_batches=micro_batches)
+            for place in cut.places
+        ]
         shares = share_evenly(micro_batch, most, least=least)
         if shares is not None:
             names = [instance.devices[place].name for place in cut.places]
@@ -132,10 +137,15 @@ def _found_stage(
     return None
 
 
-def _most_samples(instance: PlanningInstance, place: int, cut: StageCut, in_flight: int) -> int:
+def _most_samples(instance: PlanningInstance, place: int, cut: StageCut, *, in_flight: int, micro_batches: int) -> int:
     """How many samples of each micro-batch a device's memory holds for a stage, up to the mini-batch; 0 for none."""
     device = instance.devices[place]
-    layers = {"first_layer": cut.first_layer, "end_layer": cut.end_layer, "in_flight": in_flight}
+    layers = {
+        "first_layer": cut.first_layer,
+        "end_layer": cut.end_layer,
+        "in_flight": in_flight,
+        "micro_batches": micro_batches,
+    }
     free = device.memory_bytes - held_bytes(instance, samples=0, base_bytes=device.base_bytes, **layers)
     per_sample = held_bytes(instance, samples=1, **layers) - held_bytes(instance, samples=0, **layers)
     if free < 0 or per_sample == 0:

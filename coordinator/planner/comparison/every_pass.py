@@ -97,6 +97,7 @@ class EveryPass:
                 end_layer=self._layers,
                 samples=share,
                 in_flight=1,
+                micro_batches=1,
                 base_bytes=device.base_bytes,
                 at_once=stage.at_once(device.name),
             )

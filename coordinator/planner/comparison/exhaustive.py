@@ -197,16 +197,16 @@ class _Search:
     def _most_samples(self, place: int, layers: tuple[int, int], micro_batch: int) -> int:
         key = ("samples", place, layers, micro_batch)
         if key not in self._most:
-            self._most[key] = _largest(micro_batch, lambda samples: self._holds(place, layers, samples, 1))
+            self._most[key] = _largest(micro_batch, lambda samples: self._holds(place, layers, samples, 1, 1))
         return self._most[key]
 
     def _most_in_flight(self, place: int, layers: tuple[int, int], samples: int, rounds: int) -> int:
         key = ("in flight", place, layers, samples, rounds)
         if key not in self._most:
-            self._most[key] = _largest(rounds, lambda in_flight: self._holds(place, layers, samples, in_flight))
+            self._most[key] = _largest(rounds, lambda in_flight: self._holds(place, layers, samples, in_flight, rounds))
         return self._most[key]
 
-    def _holds(self, place: int, layers: tuple[int, int], samples: int, in_flight: int) -> bool:
+    def _holds(self, place: int, layers: tuple[int, int], samples: int, in_flight: int, rounds: int) -> bool:
         device = self._instance.devices[place]
         held = held_bytes(
             self._instance,
@@ -214,6 +214,7 @@ class _Search:
             end_layer=layers[1],
             samples=samples,
             in_flight=in_flight,
+            micro_batches=rounds,
             base_bytes=device.base_bytes,
         )
         return held <= device.memory_bytes

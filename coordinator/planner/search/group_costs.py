@@ -129,7 +129,8 @@ class GroupCostTables:
         weights = np.array(self.problem.weight_bytes)
         saved = np.array(self.problem.saved_bytes)[self._ends] - np.array(self.problem.saved_bytes_from)[self._firsts]
         free = np.array(self._memory)[:, np.newaxis] - (weights[self._ends] - weights[self._firsts])[np.newaxis, :]
-        waiting = self._passing.waiting_per_sample(saved, held)
+        micro_batches = self.problem.micro_batches(micro_batch)
+        waiting = self._passing.waiting_per_sample(saved, in_flight=held, micro_batches=micro_batches)
         return self._passing.most_samples(free, waiting, limit=micro_batch)
 
     def _share(

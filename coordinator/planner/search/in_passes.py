@@ -114,7 +114,7 @@ def _groups(problem: SearchProblem) -> list[tuple[int, ...]]:
 def _samples_per_second(problem: SearchProblem, device: int) -> float:
     """At the best size of a pass that its memory might hold."""
     kind, last = problem.class_of[device], problem.layer_count
-    most = problem.largest_share(device, 0, last, 1)
+    most = problem.largest_share(device, (0, last), in_flight=1, micro_batches=1)
     if most < problem.least_batch:
         return 0.0
     forward, backward = problem.seconds

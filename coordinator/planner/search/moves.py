@@ -94,7 +94,7 @@ class Moves:
 
     def _with_usual_in_flight(self, stages: tuple[CandidateStage, ...]) -> tuple[CandidateStage, ...]:
         """With the usual K, or what memory holds of it."""
-        most = -(-self.problem.mini_batch // sum(stages[0].shares))
+        most = self.problem.micro_batches(sum(stages[0].shares))
         changed = []
         for stage, wanted in zip(stages, usual_in_flight(len(stages)), strict=True):
             held = min(wanted, most)
@@ -116,8 +116,9 @@ class Moves:
 
     def _holds(self, stage: CandidateStage, in_flight: int) -> bool:
         """Whether every replica's memory holds so many micro-batches with the shares as they are."""
+        layers, every = (stage.first, stage.end), self.problem.micro_batches(sum(stage.shares))
         return all(
-            share <= self.problem.largest_share(device, stage.first, stage.end, in_flight)
+            share <= self.problem.largest_share(device, layers, in_flight=in_flight, micro_batches=every)
             for device, share in zip(stage.devices, stage.shares, strict=True)
         )
 
@@ -275,7 +276,11 @@ class Moves:
                     shares = list(stage.shares)
                     shares[giver] = left
                     shares[taker] += moved
-                    most = self.problem.largest_share(stage.devices[taker], stage.first, stage.end, stage.in_flight)
+                    most = self.problem.largest_share(
+                        *(stage.devices[taker], (stage.first, stage.end)),
+                        in_flight=stage.in_flight,
+                        micro_batches=self.problem.micro_batches(sum(shares)),
+                    )
                     if shares[taker] <= most:
                         yield _with_shares(stage, shares)
 

@@ -115,12 +115,20 @@ class SearchProblem:
             self._owners[key] = tuple(self.instance.index_of[name] for name in chosen)
         return self._owners[key]
 
-    def largest_share(self, device: int, first: int, end: int, in_flight: int) -> int:
-        """Samples of a micro-batch that the device's memory holds with so many micro-batches in flight; at most all."""
+    def micro_batches(self, micro_batch: int) -> int:
+        """Of a round, where one has so many samples."""
+        return -(-self.mini_batch // micro_batch)
+
+    def largest_share(self, device: int, layers: tuple[int, int], *, in_flight: int, micro_batches: int) -> int:
+        """Samples of a micro-batch that the device's memory holds with so many of a round's in flight; at most all."""
+        first, end = layers
         free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first])
         run = (first, end)
         waiting = self.passing.waiting_per_sample_of(
-            run, self.saved_bytes[end] - self.saved_bytes_from[first], in_flight
+            run,
+            self.saved_bytes[end] - self.saved_bytes_from[first],
+            in_flight=in_flight,
+            micro_batches=micro_batches,
         )
         return self.passing.most_samples_of(run, free, waiting, limit=self.mini_batch)
 

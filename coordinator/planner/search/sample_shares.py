@@ -54,8 +54,13 @@ class SampleSharing:
     def _share(
         self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, in_flight: int
     ) -> tuple[tuple[int, ...], int] | None:
+        micro_batches = self.problem.micro_batches(micro_batch)
         for held in range(in_flight, 0, -1):
-            largest = [min(micro_batch, self.problem.largest_share(device, first, end, held)) for device in devices]
+            held_by = (
+                self.problem.largest_share(device, (first, end), in_flight=held, micro_batches=micro_batches)
+                for device in devices
+            )
+            largest = [min(micro_batch, most) for most in held_by]
             if sum(largest) < micro_batch:
                 continue
             shares = self._with_largest(first, end, devices, micro_batch, largest)

@@ -125,6 +125,7 @@ def test_memory_holds_and_every_device_is_in_one_group(instance: PlanningInstanc
                 end_layer=stage.end_layer,
                 samples=share,
                 in_flight=stage.in_flight,
+                micro_batches=-(-instance.training.mini_batch // micro_batch),
             )
             assert need <= instance.devices[instance.index_of[name]].memory_bytes
 

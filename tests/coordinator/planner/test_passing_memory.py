@@ -100,20 +100,51 @@ def test_several_micro_batches_in_flight_leave_gaps_for_each_other() -> None:
     plain = make_instance(memory_bytes=(20_000, 20_000))
     layers = tuple(
         LayerCosts(name, 0, 0, saved, transient_bytes=transient)
-        for name, saved, transient in (("a", 100, 60), ("b", 20, 60))
+        for name, saved, transient in (("a", 100, 60), ("b", 20, 90))
     )
     instance = replace(plain, model=ModelCosts(0, (*layers, *plain.model.layers[2:])))
 
-    def held(first: int, end: int, in_flight: int) -> int:
-        return passing_bytes(instance, first_layer=first, end_layer=end, samples=3, in_flight=in_flight)
+    def gaps(first: int, end: int, in_flight: int, micro_batches: int) -> float:
+        many, one = (
+            passing_bytes(instance, first_layer=first, end_layer=end, samples=10, in_flight=count, micro_batches=every)
+            for count, every in ((in_flight, micro_batches), (1, micro_batches))
+        )
+        return (many - one) / 10
 
-    # As large as half of the working memory, however many there are and whatever one of them saves.
-    assert held(0, 1, 2) - held(0, 1, 1) == held(0, 1, 7) - held(0, 1, 1) == 3 * TURNS_GAPS * 60
-    assert held(1, 2, 2) - held(1, 2, 1) == 3 * TURNS_GAPS * 60
+    # Of what a micro-batch saves and works with; less where few are in flight.
+    assert gaps(0, 1, 2, 20) == pytest.approx(TURNS_GAPS * 160 / 2)
+    assert gaps(0, 1, 8, 20) == pytest.approx(TURNS_GAPS * 160 * 7 / 8)
+    assert gaps(1, 2, 2, 20) == pytest.approx(TURNS_GAPS * 110 / 2)
+    # None where all of a round's are in flight, and never more than that would take.
+    assert gaps(0, 1, 8, 8) == 0
+    assert gaps(1, 2, 7, 8) == 20 < TURNS_GAPS * 110 * 6 / 7
     table = passing_table(instance)
     saved = np.full(table.fixed.shape, 100.0)
-    assert table.waiting_per_sample(saved, 2)[0, 1] == 2 * 100 + TURNS_GAPS * 60
-    assert table.waiting_per_sample(saved, 1)[0, 1] == 100
+    assert table.waiting_per_sample(saved, in_flight=2, micro_batches=20)[0, 1] == 200 + TURNS_GAPS * 80
+    assert table.waiting_per_sample(saved, in_flight=1, micro_batches=20)[0, 1] == 100
+
+
+def test_where_no_working_memory_is_known_there_are_no_gaps() -> None:
+    instance = make_instance(memory_bytes=(20_000, 20_000))
+    assert passing_bytes(instance, first_layer=0, end_layer=3, samples=1, in_flight=3, micro_batches=9) == 0
+
+
+@given(instance=instances(), bytes_=st.integers(0, 900), micro_batches=st.integers(1, 12))
+def test_fewer_in_flight_never_take_more(instance: PlanningInstance, bytes_: int, micro_batches: int) -> None:
+    layers = tuple(replace(layer, transient_bytes=bytes_) for layer in instance.model.layers)
+    fuller = replace(instance, model=replace(instance.model, layers=layers))
+    held = [
+        held_bytes(
+            fuller,
+            first_layer=0,
+            end_layer=len(layers),
+            samples=7,
+            in_flight=count,
+            micro_batches=micro_batches,
+        )
+        for count in range(1, micro_batches + 1)
+    ]
+    assert held == sorted(held)
 
 
 def test_what_a_slow_link_has_not_taken_yet_waits() -> None:
@@ -122,7 +153,9 @@ def test_what_a_slow_link_has_not_taken_yet_waits() -> None:
     instance = replace(plain, model=ModelCosts(0, layers), training=replace(plain.training, frames_held=2))
 
     def held(in_flight: int) -> int:
-        return passing_bytes(instance, first_layer=0, end_layer=1, samples=3, in_flight=in_flight)
+        return passing_bytes(
+            instance, first_layer=0, end_layer=1, samples=3, in_flight=in_flight, micro_batches=in_flight
+        )
 
     # Those of two are counted whatever K is; the one at hand has none yet.
     assert [held(count) - held(1) for count in (2, 3, 4, 7)] == [0, 0, 3 * 40, 3 * 4 * 40]
@@ -136,7 +169,10 @@ def test_inputs_that_wait_for_the_backward_are_no_frames_as_well() -> None:
     assert instance.model.saved_bytes(1, 2) == 60
     assert passing_bytes(instance, first_layer=0, end_layer=2, samples=3) == 3 * 2 * (30 + 10)
     assert passing_bytes(instance, first_layer=1, end_layer=2, samples=3) == 3 * (40 + 2 * 10)
-    both = [held_bytes(instance, first_layer=1, end_layer=2, samples=3, in_flight=count) for count in (1, 2)]
+    both = [
+        held_bytes(instance, first_layer=1, end_layer=2, samples=3, in_flight=count, micro_batches=2)
+        for count in (1, 2)
+    ]
     assert both[1] - both[0] == 3 * 60
 
 
@@ -217,6 +253,7 @@ def test_plans_and_simulations_count_it_and_plans_fit_with_it(micro_batch: int) 
                 end_layer=stage.end_layer,
                 samples=share,
                 in_flight=in_flight,
+                micro_batches=plan.micro_batches,
             )
             assert most == memory[device]
             passing = passing_bytes(
@@ -225,6 +262,7 @@ def test_plans_and_simulations_count_it_and_plans_fit_with_it(micro_batch: int) 
                 end_layer=stage.end_layer,
                 samples=share,
                 in_flight=in_flight,
+                micro_batches=plan.micro_batches,
             )
             assert passing < simulated[device].peak_bytes <= most
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
-from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
+from edgeswarm_coordinator.planner.planners import make_plan
 from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.planner.reached_in_flight import with_reached_in_flight
 from edgeswarm_coordinator.simulator.simulate import round_and_in_flight
@@ -27,12 +25,13 @@ def pipeline(*in_flight: int) -> Plan:
     return Plan(planner="by hand", micro_batch=2, micro_batches=8, stages=stages)
 
 
+@settings(deadline=None)
 @given(
     in_flight=st.tuples(*[st.integers(1, 9)] * 3),
-    slower=st.tuples(*[st.sampled_from((1.0, 1.5, 4.0))] * 3),
+    slower=st.tuples(*[st.sampled_from((1.0, 1.05, 4.0))] * 3),
     bandwidth=st.sampled_from((20.0, 200.0, 1e9)),
 )
-def test_the_round_is_the_same_and_at_most_one_more_is_held_than_is_reached(
+def test_the_round_is_the_same_with_what_it_reaches(
     in_flight: tuple[int, int, int], slower: tuple[float, float, float], bandwidth: float
 ) -> None:
     instance = make_instance(slower=slower, bandwidth=bandwidth)
@@ -40,9 +39,8 @@ def test_the_round_is_the_same_and_at_most_one_more_is_held_than_is_reached(
     fewer = with_reached_in_flight(instance, plan)
     assert round_and_in_flight(instance, fewer) == round_and_in_flight(instance, plan)
     _, reached = round_and_in_flight(instance, plan)
-    assert [stage.in_flight for stage in fewer.stages] == [
-        min(had, most + 1) for had, most in zip(in_flight, reached, strict=True)
-    ]
+    for stage, most, had in zip(fewer.stages, reached, in_flight, strict=True):
+        assert most <= stage.in_flight <= had
     assert fewer.predicted is not None
     assert plan.predicted is not None
     assert fewer.predicted.round_seconds == plan.predicted.round_seconds
@@ -52,17 +50,26 @@ def test_the_round_is_the_same_and_at_most_one_more_is_held_than_is_reached(
 def test_a_quick_stage_behind_a_slow_one_gives_up_what_it_never_reaches() -> None:
     instance = make_instance(slower=(9.0, 1.0, 1.0), bandwidth=1e9)
     fewer = with_reached_in_flight(instance, with_prediction(instance, pipeline(5, 3, 1)))
-    assert [stage.in_flight for stage in fewer.stages] == [3, 2, 1]
+    assert [stage.in_flight for stage in fewer.stages] == [2, 1, 1]
 
 
-@pytest.mark.parametrize("name", [name for name, planner in PLANNERS.items() if planner.reached_in_flight])
-def test_such_planners_plans_have_it(name: str) -> None:
+def test_equal_stages_keep_theirs() -> None:
+    """Each has two layers; any of them may be the slow one."""
+    instance = make_instance((1.0,) * 6, slower=(1.0, 1.0, 1.0), bandwidth=1e9)
+    stages = tuple(
+        Stage(2 * p, 2 * p + 2, {name: 2}, k) for p, (name, k) in enumerate(zip("abc", (5, 3, 1), strict=True))
+    )
+    plan = with_prediction(instance, Plan(planner="by hand", micro_batch=2, micro_batches=8, stages=stages))
+    assert with_reached_in_flight(instance, plan) == plan
+
+
+def test_the_pipeline_planner_has_it() -> None:
     instance = make_instance(slower=(9.0, 1.0, 1.0, 1.0), bandwidth=1e9, param_bytes=1)
-    plan = make_plan(instance, name)
+    plan = make_plan(instance, "pipeline")
     assert with_reached_in_flight(instance, plan) == plan
 
 
 def test_a_plan_of_another_instance_is_refused() -> None:
     instance = make_instance(slower=(1.0, 1.0))
     with pytest.raises(EdgeswarmError):
-        with_reached_in_flight(instance, replace(pipeline(5, 3, 1)))
+        with_reached_in_flight(instance, pipeline(5, 3, 1))

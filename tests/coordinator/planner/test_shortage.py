@@ -37,6 +37,7 @@ def least_lack(instance: PlanningInstance, order: list[int], samples: int, most_
                         in_flight=in_flight_limit(
                             stages_to_end=count - stage, micro_batches=micro_batches, most=most_in_flight
                         ),
+                        micro_batches=micro_batches,
                         base_bytes=instance.devices[place].base_bytes,
                     )
                     - instance.devices[place].memory_bytes

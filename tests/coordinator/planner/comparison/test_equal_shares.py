@@ -45,13 +45,25 @@ def test_shares_by_hand() -> None:
     assert share_evenly(8, [3, 3, 1]) is None
 
 
-@given(instance=instances(), in_flight=st.integers(1, 3))
-def test_samples_that_memory_holds_are_those_of_the_cost_model(instance: PlanningInstance, in_flight: int) -> None:
-    table = most_samples_of_runs(instance, 0, in_flight=in_flight)
+@given(instance=instances(), in_flight=st.integers(1, 3), more=st.integers(0, 2), transient=st.sampled_from((0, 300)))
+def test_samples_that_memory_holds_are_those_of_the_cost_model(
+    instance: PlanningInstance, in_flight: int, more: int, transient: int
+) -> None:
+    layers = tuple(replace(layer, transient_bytes=transient) for layer in instance.model.layers)
+    instance = replace(instance, model=replace(instance.model, layers=layers))
+    micro_batches = in_flight + more
+    table = most_samples_of_runs(instance, 0, in_flight=in_flight, micro_batches=micro_batches)
     budget, mini_batch = instance.devices[0].memory_bytes, instance.training.mini_batch
     for first, end in itertools.combinations(range(instance.model.layer_count + 1), 2):
         held = [
-            held_bytes(instance, first_layer=first, end_layer=end, samples=samples, in_flight=in_flight)
+            held_bytes(
+                instance,
+                first_layer=first,
+                end_layer=end,
+                samples=samples,
+                in_flight=in_flight,
+                micro_batches=micro_batches,
+            )
             for samples in range(mini_batch + 1)
         ]
         expected = max((samples for samples in range(mini_batch + 1) if held[samples] <= budget), default=0)

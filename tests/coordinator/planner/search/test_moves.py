@@ -88,4 +88,8 @@ def test_neighbours_are_whole_and_fit(instance: PlanningInstance) -> None:
         instance.validate_plan(plan)
         for stage in candidate.stages:
             for device, share in zip(stage.devices, stage.shares, strict=True):
-                assert share <= problem.largest_share(device, stage.first, stage.end, stage.in_flight)
+                assert share <= problem.largest_share(
+                    *(device, (stage.first, stage.end)),
+                    in_flight=stage.in_flight,
+                    micro_batches=plan.micro_batches,
+                )
