@@ -38,7 +38,7 @@ from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 WORKING_GROWTH = 1.25
 # Of what a micro-batch saves and of its working memory, what such gaps take in all with many in flight; with K of them the K-th
 # part less. Set from the peaks of plans over six emulated devices, with 2 to 11 in flight (bench.predictions).
-TURNS_GAPS = 0.4
+TURNS_GAPS = 0.42
 
 
 @dataclass(frozen=True)
