@@ -106,15 +106,15 @@ def test_several_micro_batches_in_flight_leave_gaps_for_each_other() -> None:
 
     def gaps(first: int, end: int, in_flight: int, micro_batches: int) -> float:
         many, one = (
-            passing_bytes(instance, first_layer=first, end_layer=end, samples=10, in_flight=count, micro_batches=every)
+            passing_bytes(instance, first_layer=first, end_layer=end, samples=100, in_flight=count, micro_batches=every)
             for count, every in ((in_flight, micro_batches), (1, micro_batches))
         )
-        return (many - one) / 10
+        return (many - one) / 100
 
     # Of what a micro-batch saves and works with; less where few are in flight.
-    assert gaps(0, 1, 2, 20) == pytest.approx(TURNS_GAPS * 160 / 2)
-    assert gaps(0, 1, 8, 20) == pytest.approx(TURNS_GAPS * 160 * 7 / 8)
-    assert gaps(1, 2, 2, 20) == pytest.approx(TURNS_GAPS * 110 / 2)
+    assert gaps(0, 1, 2, 20) == pytest.approx(TURNS_GAPS * 160 / 2, abs=0.05)
+    assert gaps(0, 1, 8, 20) == pytest.approx(TURNS_GAPS * 160 * 7 / 8, abs=0.05)
+    assert gaps(1, 2, 2, 20) == pytest.approx(TURNS_GAPS * 110 / 2, abs=0.05)
     # None where all of a round's are in flight, and never more than that would take.
     assert gaps(0, 1, 8, 8) == 0
     assert gaps(1, 2, 7, 8) == 20 < TURNS_GAPS * 110 * 6 / 7
