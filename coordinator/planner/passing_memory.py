@@ -74,7 +74,8 @@ class PassingMemory:
         saved = np.asarray(saved_per_sample, dtype=np.float64)
         waiting: FloatArray = saved * in_flight
         if in_flight > 1:
-            waiting += np.minimum(_turns(in_flight) * self.gaps_per_sample, (micro_batches - in_flight) * saved)
+            others = max(0, micro_batches - in_flight)
+            waiting += np.minimum(_turns(in_flight) * self.gaps_per_sample, others * saved)
             waiting += self._unsent(in_flight) * self.sent_per_sample
         return waiting
 
@@ -85,7 +86,7 @@ class PassingMemory:
         waiting = saved_per_sample * in_flight
         if in_flight > 1:
             gaps = _turns(in_flight) * float(self.gaps_per_sample[run])
-            waiting += min(gaps, (micro_batches - in_flight) * saved_per_sample)
+            waiting += min(gaps, max(0, micro_batches - in_flight) * saved_per_sample)
             waiting += self._unsent(in_flight) * float(self.sent_per_sample[run])
         return waiting
 
