@@ -111,6 +111,16 @@ class ModelCosts:
         return self.saved_bytes_before - np.array(held_inputs, dtype=np.int64)
 
     @cached_property
+    def transient_bytes(self) -> FloatArray:
+        """[layer_count]: bytes per sample that each layer takes while it computes."""
+        return np.array([layer.transient_bytes for layer in self.layers], dtype=np.float64)
+
+    @cached_property
+    def workspace_bytes(self) -> FloatArray:
+        """[layer_count]: bytes that each layer takes while it computes, whatever the batch."""
+        return np.array([layer.workspace_bytes for layer in self.layers], dtype=np.float64)
+
+    @cached_property
     def cut_bytes(self) -> IntArray:
         """[layer_count + 1]: bytes per sample that cross each cut; the first is the input, the last the output."""
         return np.array([self.input_bytes, *(layer.output_bytes for layer in self.layers)], dtype=np.int64)

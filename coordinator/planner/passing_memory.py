@@ -168,8 +168,8 @@ def _frames_per_sample(instance: PlanningInstance, first_layers: IntArray, end_l
 def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> PassingMemory:
     """Arrays [R], for runs of layers [first_layers[r], end_layers[r])."""
     model, training = instance.model, instance.training
-    fixed = _most(np.array([layer.workspace_bytes for layer in model.layers]), first_layers, end_layers)
-    transient = np.array([layer.transient_bytes for layer in model.layers], dtype=float)
+    fixed = _most(model.workspace_bytes, first_layers, end_layers)
+    transient = model.transient_bytes
     # Of the micro-batch at hand, whose blocks come and go; those that wait keep theirs.
     saved = model.saved_bytes_before.astype(np.float64)
     grown = training.saved_growth * saved
@@ -225,12 +225,13 @@ def _quotient(left: FloatArray, divisor: FloatArray, limit: int) -> FloatArray:
     return result
 
 
-def _most(values: IntArray | FloatArray, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
-    """[R]: the largest value of each run."""
+def _most(values: FloatArray, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
+    """[R]: the largest value of each run; none is below 0."""
     if not values.any():
         return np.zeros(len(first_layers))
-    found = np.zeros(len(first_layers))
-    for first in np.unique(first_layers):
-        rows = first_layers == first
-        found[rows] = np.maximum.accumulate(values[first:])[end_layers[rows] - first - 1]
+    if len(first_layers) == 1:
+        return np.array([values[first_layers[0] : end_layers[0]].max()])
+    # From each layer on: what lies before it counts as nothing.
+    of_runs = np.maximum.accumulate(np.triu(np.broadcast_to(values, (len(values), len(values)))), axis=1)
+    found: FloatArray = of_runs[first_layers, end_layers - 1]
     return found

@@ -12,7 +12,6 @@ Of the orders that a group may have those are tried that turn it, or turn it aro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from .candidate import CandidateStage
 
@@ -32,7 +31,7 @@ def aligned(before: CandidateStage, stage: CandidateStage, links: Sequence[Seque
     if not 1 < size <= _MOST_DEVICES or len(before.devices) == 1:
         return stage
     devices, shares = min(_turned(stage), key=lambda turned: _slowest((before.devices, before.shares), turned, links))
-    return stage if devices == stage.devices else replace(stage, devices=devices, shares=shares)
+    return stage if devices == stage.devices else stage._replace(devices=devices, shares=shares)
 
 
 def slowest_frames(before: CandidateStage, stage: CandidateStage, links: Sequence[Sequence[float]]) -> float:

@@ -137,7 +137,7 @@ def _in_flight_options(problem: SearchProblem, micro_batch: int, micro_batches: 
 
 
 def _with_usual_in_flight(outline: Outline) -> Outline:
-    return replace(outline, in_flight=usual_in_flight(len(outline.groups)))
+    return outline._replace(in_flight=usual_in_flight(len(outline.groups)))
 
 
 def _one_of_each_kind(problem: SearchProblem) -> list[int]:

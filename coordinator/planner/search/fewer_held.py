@@ -25,7 +25,7 @@ def with_fewer_held(judge: Judge, candidate: Candidate, seconds: float) -> tuple
     tries = [more, *([place] for place in more)] if len(more) > 1 else [more] if more else []
     for places in tries:
         stages = tuple(
-            replace(stage, in_flight=min(stage.in_flight, most[place])) if place in places else stage
+            stage._replace(in_flight=min(stage.in_flight, most[place])) if place in places else stage
             for place, stage in enumerate(candidate.stages)
         )
         fewer = replace(candidate, stages=stages)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from .alignment import aligned
 from .candidate import Candidate, CandidateStage, Outline, fewer_in_flight, usual_in_flight
@@ -100,7 +99,7 @@ class Moves:
             held = min(wanted, most)
             while held > 1 and not self._holds(stage, held):
                 held -= 1
-            changed.append(replace(stage, in_flight=held))
+            changed.append(stage._replace(in_flight=held))
         return tuple(changed)
 
     def _with_most_in_flight(self, candidate: Candidate) -> tuple[CandidateStage, ...]:
@@ -111,7 +110,7 @@ class Moves:
             held = stage.in_flight
             while held < every and self._holds(stage, held + 1):
                 held += 1
-            changed.append(replace(stage, in_flight=held))
+            changed.append(stage._replace(in_flight=held))
         return (*changed, candidate.stages[-1])
 
     def _holds(self, stage: CandidateStage, in_flight: int) -> bool:
@@ -307,22 +306,21 @@ class Moves:
 
 def canonical(problem: SearchProblem, candidate: Candidate) -> Candidate:
     """The same with devices of each kind named in canonical order, as they come in the plan."""
-    members: dict[int, list[int]] = {}
-    for device in range(problem.device_count - 1, -1, -1):
-        members.setdefault(problem.kinds[device], []).append(device)
-    return Candidate(
-        candidate.micro_batch,
-        tuple(
-            CandidateStage(
-                stage.first,
-                stage.end,
-                tuple(members[problem.kinds[device]].pop() for device in stage.devices),
-                stage.shares,
-                stage.in_flight,
-            )
-            for stage in candidate.stages
-        ),
-    )
+    kinds, members = problem.kinds, problem.members
+    named = [0] * len(members)
+    stages = []
+    changed = False
+    for stage in candidate.stages:
+        devices = []
+        for device in stage.devices:
+            kind = kinds[device]
+            devices.append(members[kind][named[kind]])
+            named[kind] += 1
+        if (names := tuple(devices)) != stage.devices:
+            stage = CandidateStage(stage.first, stage.end, names, stage.shares, stage.in_flight)
+            changed = True
+        stages.append(stage)
+    return Candidate(candidate.micro_batch, tuple(stages)) if changed else candidate
 
 
 def _orders(stage: CandidateStage) -> Iterator[CandidateStage]:

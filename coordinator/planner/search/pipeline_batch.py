@@ -15,8 +15,11 @@ which may be smaller, is the last one followed.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from edgeswarm.profile import FloatArray, IntArray
+
+_BoolArray = npt.NDArray[np.bool_]
 
 # Micro-batches that are followed, more where more are in flight.
 MOST_FOLLOWED = 20
@@ -29,8 +32,7 @@ class PipelineBatch:
     forward_out, forward_in, backward_out, backward_in: [rows, stages, 2] seconds that such a one occupies the cards at the
     cut behind the stage; of who sends and who receives, for each direction.
     behind: seconds from the last backward to the end of the step. in_flight: K.
-    counts, last: [rows] micro-batches of the round, index of the last stage. last_part: [rows] samples of the
-    round's last one over those of a full one. latency: seconds.
+    counts, last: [rows] micro-batches of the round, index of the last stage. latency: seconds.
     """
 
     def __init__(self, rows: int, stages: int, *, latency: float) -> None:
@@ -40,7 +42,6 @@ class PipelineBatch:
         self.rows, self.stages, self.latency = rows, stages, latency
         self.counts: IntArray = np.zeros(rows, dtype=np.int64)
         self.last: IntArray = np.zeros(rows, dtype=np.int64)
-        self.last_part: FloatArray = np.ones(rows)
         self.in_flight: IntArray = np.ones((rows, stages), dtype=np.int64)
         self.behind: FloatArray = np.zeros((rows, stages))
         self.forward, self.backward = zeros(), zeros()
@@ -54,7 +55,9 @@ def follow(batch: PipelineBatch) -> FloatArray:
 
 
 class _Run:
-    """Where every stage of every row is: arrays [rows, stages], arrivals [rows, stages, micro-batches + 1]."""
+    """Where every stage of every row is. Arrays of one dimension: a stage of a row by its place, row x stages + stage; arrivals by
+    place x (micro-batches + 1) + micro-batch. That takes a third of the time that indices of two and three dimensions take.
+    """
 
     def __init__(self, batch: PipelineBatch) -> None:
         self.batch = batch
@@ -64,126 +67,127 @@ class _Run:
         full = np.minimum(batch.in_flight[:, 0], self.followed)
         self.pace_from = full + np.maximum(self.followed - 2 - full, 0) // 4
         self.pace_to = self.followed - 2
-        most = int(self.followed.max())
+        self.width = int(self.followed.max()) + 1
         # When what an action needs is there; the first stage has its samples, the last stage its own forwards.
-        self.inputs = np.full((rows, stages, most + 1), np.inf)
-        self.inputs[:, 0, :] = np.where(np.arange(most + 1)[None, :] < self.followed[:, None], 0.0, np.inf)
-        self.gradients = np.full((rows, stages, most + 1), np.inf)
-        self.next_input = self.inputs[:, :, 0].copy()
-        self.next_gradient = self.gradients[:, :, 0].copy()
-        self.forwards = np.zeros((rows, stages), dtype=np.int64)
-        self.backwards = np.zeros((rows, stages), dtype=np.int64)
-        self.backward_was_last = np.zeros((rows, stages), dtype=bool)
-        self.free = np.zeros((rows, stages))
-        self.egress = np.zeros((rows, stages))
-        self.downstream, self.upstream = np.zeros((rows, stages)), np.zeros((rows, stages))
-        self.pace_begin, self.pace_end = np.zeros(rows), np.zeros(rows)
+        inputs = np.full((rows, stages, self.width), np.inf)
+        inputs[:, 0, :] = np.where(np.arange(self.width)[None, :] < self.followed[:, None], 0.0, np.inf)
+        self.next_input = inputs[:, :, 0].ravel()
+        self.next_gradient = np.full(rows * stages, np.inf)
+        self.inputs, self.gradients = inputs.ravel(), np.full(rows * stages * self.width, np.inf)
+        # Of every place: its round's last micro-batch that is followed, K, and whether it is a row's first or last stage.
+        self.last_followed = np.repeat(self.followed - 1, stages)
+        self.in_flight = batch.in_flight.ravel()
+        stage = np.tile(np.arange(stages), rows)
+        self.is_first, self.is_last = stage == 0, stage == np.repeat(batch.last, stages)
+        self.forward, self.backward = _by_place(batch.forward), _by_place(batch.backward)
+        self.forward_out, self.forward_in = _by_place(batch.forward_out), _by_place(batch.forward_in)
+        self.backward_out, self.backward_in = _by_place(batch.backward_out), _by_place(batch.backward_in)
+        self.forwards, self.backwards = np.zeros((2, rows * stages), dtype=np.int64)
+        self.backward_was_last = np.zeros(rows * stages, dtype=np.bool_)
+        self.free, self.egress, self.downstream, self.upstream = np.zeros((4, rows * stages))
+        self.pace_begin, self.pace_end = np.zeros((2, rows))
 
     def seconds(self) -> FloatArray:
         batch = self.batch
+        shape = (batch.rows, batch.stages)
         while True:
-            allowed = np.where(self.forwards - self.backwards < batch.in_flight, self.next_input, np.inf)
+            allowed = np.where(self.forwards - self.backwards < self.in_flight, self.next_input, np.inf)
             start = np.maximum(self.free, np.minimum(allowed, self.next_gradient))
-            earliest = start.min(axis=1)
-            if not np.isfinite(earliest).any():
+            earliest = start.reshape(shape).min(axis=1)
+            if np.isinf(earliest).all():
                 break
             # Where both are ready they take turns.
             backward = (self.next_gradient <= start) & ~((allowed <= start) & self.backward_was_last)
             # What begins before any other action can end is not changed by what these bring.
             seconds = np.where(
                 backward,
-                self._seconds_of(batch.backward, self.backwards),
-                self._seconds_of(batch.forward, self.forwards),
+                _seconds_of(self.backward, self.backwards == self.last_followed),
+                _seconds_of(self.forward, self.forwards == self.last_followed),
             )
-            soon = (start + seconds).min(axis=1)
-            going = (start < soon[:, None]) | (start == earliest[:, None])
+            soon = (start + seconds).reshape(shape).min(axis=1)
+            going = (start < np.repeat(soon, batch.stages)) | (start == np.repeat(earliest, batch.stages))
             going &= np.isfinite(start)
-            self._backward(*_chosen(start, going & backward))
-            self._forward(*_chosen(start, going & ~backward))
+            self._run_backward(*_chosen(start, going & backward))
+            self._run_forward(*_chosen(start, going & ~backward))
         more = batch.counts - self.followed
         pace = (self.pace_end - self.pace_begin) / np.maximum(self.pace_to - self.pace_from, 1)
         used = np.arange(batch.stages)[None, :] <= batch.last[:, None]
-        whole = np.where(used, self.free + batch.behind, 0.0).max(axis=1)
+        whole = np.where(used, self.free.reshape(shape) + batch.behind, 0.0).max(axis=1)
         return np.asarray(whole + more * pace, dtype=np.float64)
 
-    def _seconds_of(self, seconds: FloatArray, number: IntArray) -> FloatArray:
-        """[rows, stages]: of each stage's next micro-batch."""
-        is_last = number == self.followed[:, None] - 1
-        return np.where(is_last, seconds[:, :, 1], seconds[:, :, 0])
-
-    def _forward(self, row: IntArray, stage: IntArray, start: FloatArray) -> None:
+    def _run_forward(self, place: IntArray, start: FloatArray) -> None:
         """Runs a forward of each of these stages, and sends what comes out of it."""
-        batch = self.batch
-        number = self.forwards[row, stage]
-        end = start + batch.forward[row, stage, self._which(row, number)]
-        self.free[row, stage] = end
-        self.forwards[row, stage] = number + 1
-        self.backward_was_last[row, stage] = False
+        number = self.forwards[place]
+        is_final = number == self.last_followed[place]
+        end = start + _seconds_of(self.forward[:, place], is_final)
+        self.free[place] = end
+        self.forwards[place] = number + 1
+        self.backward_was_last[place] = False
+        self.next_input[place] = self.inputs[place * self.width + number + 1]
+        first = np.flatnonzero(self.is_first[place])
+        row = place[first] // self.batch.stages
         for forward, seconds in ((self.pace_from, self.pace_begin), (self.pace_to, self.pace_end)):
-            there = (stage == 0) & (number == forward[row])
-            seconds[row[there]] = end[there]
-        self.next_input[row, stage] = self.inputs[row, stage, number + 1]
-        is_last = stage == batch.last[row]
-        self._gradient_arrives(row[is_last], stage[is_last], number[is_last], end[is_last])
-        row, stage, number, end = row[~is_last], stage[~is_last], number[~is_last], end[~is_last]
-        which = self._which(row, number)
-        out, into = batch.forward_out[row, stage, which], batch.forward_in[row, stage, which]
-        arrival = self._transfer(self.downstream, row, stage, end, out=out, into=into)
-        self.inputs[row, stage + 1, number] = arrival
-        awaited = number == self.forwards[row, stage + 1]
-        self.next_input[row[awaited], stage[awaited] + 1] = arrival[awaited]
+            there = number[first] == forward[row]
+            seconds[row[there]] = end[first[there]]
+        is_last = self.is_last[place]
+        self._gradient_arrives(place[is_last], number[is_last], end[is_last])
+        sends = ~is_last
+        place, number, end, is_final = place[sends], number[sends], end[sends], is_final[sends]
+        out, into = _seconds_of(self.forward_out[:, place], is_final), _seconds_of(self.forward_in[:, place], is_final)
+        arrival = self._transfer(self.downstream, place, end, out=out, into=into)
+        target = place + 1
+        self.inputs[target * self.width + number] = arrival
+        awaited = number == self.forwards[target]
+        self.next_input[target[awaited]] = arrival[awaited]
 
-    def _backward(self, row: IntArray, stage: IntArray, start: FloatArray) -> None:
+    def _run_backward(self, place: IntArray, start: FloatArray) -> None:
         """Runs a backward of each of these stages, and sends its gradient."""
-        batch = self.batch
-        number = self.backwards[row, stage]
-        end = start + batch.backward[row, stage, self._which(row, number)]
-        self.free[row, stage] = end
-        self.backwards[row, stage] = number + 1
-        self.backward_was_last[row, stage] = True
-        self.next_gradient[row, stage] = self.gradients[row, stage, number + 1]
-        inner = stage > 0
-        row, stage, number, end = row[inner], stage[inner], number[inner], end[inner]
-        target = stage - 1
-        which = self._which(row, number)
-        out, into = batch.backward_out[row, target, which], batch.backward_in[row, target, which]
-        arrival = self._transfer(self.upstream, row, stage, end, out=out, into=into)
-        self._gradient_arrives(row, target, number, arrival)
+        number = self.backwards[place]
+        is_final = number == self.last_followed[place]
+        end = start + _seconds_of(self.backward[:, place], is_final)
+        self.free[place] = end
+        self.backwards[place] = number + 1
+        self.backward_was_last[place] = True
+        self.next_gradient[place] = self.gradients[place * self.width + number + 1]
+        sends = ~self.is_first[place]
+        place, number, end, is_final = place[sends], number[sends], end[sends], is_final[sends]
+        target = place - 1
+        out, into = (
+            _seconds_of(self.backward_out[:, target], is_final),
+            _seconds_of(self.backward_in[:, target], is_final),
+        )
+        self._gradient_arrives(target, number, self._transfer(self.upstream, place, end, out=out, into=into))
 
-    def _which(self, row: IntArray, number: IntArray) -> IntArray:
-        """1 for the round's last micro-batch, 0 for others."""
-        which: IntArray = (number == self.followed[row] - 1).astype(np.int64)
-        return which
-
-    def _gradient_arrives(self, row: IntArray, stage: IntArray, number: IntArray, when: FloatArray) -> None:
-        self.gradients[row, stage, number] = when
-        awaited = number == self.backwards[row, stage]
-        self.next_gradient[row[awaited], stage[awaited]] = when[awaited]
+    def _gradient_arrives(self, place: IntArray, number: IntArray, when: FloatArray) -> None:
+        self.gradients[place * self.width + number] = when
+        awaited = number == self.backwards[place]
+        self.next_gradient[place[awaited]] = when[awaited]
 
     def _transfer(
-        self,
-        stream: FloatArray,
-        row: IntArray,
-        sender: IntArray,
-        ready: FloatArray,
-        *,
-        out: FloatArray,
-        into: FloatArray,
+        self, stream: FloatArray, sender: IntArray, ready: FloatArray, *, out: FloatArray, into: FloatArray
     ) -> FloatArray:
-        """When it is there, in each of the rows. stream: until when each stage's transfers in this direction go on.
+        """When it is there, of each of these senders. stream: until when each stage's transfers in this direction go on.
 
         The sender's card does the work of both directions; the receivers' does as much by and large, so that it is
         looked at for each direction by itself.
         """
-        sent = np.maximum(ready, self.egress[row, sender]) + out
-        self.egress[row, sender] = sent
-        there = np.maximum(np.maximum(ready, stream[row, sender]) + np.maximum(out, into), sent)
-        stream[row, sender] = there
+        sent = np.maximum(ready, self.egress[sender]) + out
+        self.egress[sender] = sent
+        there = np.maximum(np.maximum(ready, stream[sender]) + np.maximum(out, into), sent)
+        stream[sender] = there
         return np.asarray(there + self.batch.latency, dtype=np.float64)
 
 
-def _chosen(
-    start: FloatArray, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-) -> tuple[IntArray, IntArray, FloatArray]:
-    row, stage = np.nonzero(chosen)
-    return row, stage, start[row, stage]
+def _by_place(seconds: FloatArray) -> FloatArray:
+    """[rows, stages, 2] -> [2, places]: of a full micro-batch, and of the round's last."""
+    return np.ascontiguousarray(seconds.reshape(-1, 2).T)
+
+
+def _seconds_of(seconds: FloatArray, is_final: _BoolArray) -> FloatArray:
+    """[places] of [2, places]: of each stage's micro-batch."""
+    return np.asarray(np.where(is_final, seconds[1], seconds[0]), dtype=np.float64)
+
+
+def _chosen(start: FloatArray, chosen: _BoolArray) -> tuple[IntArray, FloatArray]:
+    place = np.flatnonzero(chosen)
+    return place, start[place]

@@ -7,7 +7,7 @@ ones to simulate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -50,6 +50,9 @@ class LinkFigures:
     backward_in: float
 
 
+_NO_LINK = LinkFigures(0.0, 0.0, 0.0, 0.0)
+
+
 class PipelineEstimator:
     """Estimates candidates of one problem; figures of stages and links are remembered."""
 
@@ -57,6 +60,7 @@ class PipelineEstimator:
         self.problem = problem
         self._stages: dict[tuple[object, ...], StageFigures] = {}
         self._links: dict[tuple[object, ...], LinkFigures] = {}
+        self._rows: dict[tuple[CandidateStage, CandidateStage | None], tuple[float, ...]] = {}
         self._last: dict[tuple[object, ...], tuple[float, float]] = {}
         self._last_shares: dict[tuple[object, ...], tuple[int, ...]] = {}
 
@@ -64,42 +68,57 @@ class PipelineEstimator:
         """[candidates]: seconds of a round."""
         if not candidates:
             return np.zeros(0)
-        stages = max(len(candidate.stages) for candidate in candidates)
-        batch = PipelineBatch(len(candidates), stages, latency=self.problem.latency)
-        for row, candidate in enumerate(candidates):
-            batch.counts[row] = candidate.micro_batches(self.problem.mini_batch)
-            self._fill(batch, row, candidate)
-        pipeline, source = follow(batch), self._source_seconds(candidates)
+        pipeline, source = follow(self._batch(candidates)), self._source_seconds(candidates)
         # Where the source decides, the pipeline still tells one plan from another.
         return np.asarray(np.maximum(pipeline, source) + _TIE * np.minimum(pipeline, source))
 
-    def _fill(self, batch: PipelineBatch, row: int, candidate: Candidate) -> None:
-        last = len(candidate.stages) - 1
-        batch.last[row] = last
+    def _batch(self, candidates: Sequence[Candidate]) -> PipelineBatch:
+        problem = self.problem
+        lengths = np.array([len(candidate.stages) for candidate in candidates])
+        batch = PipelineBatch(len(candidates), int(lengths.max()), latency=problem.latency)
+        batch.counts[:] = [candidate.micro_batches(problem.mini_batch) for candidate in candidates]
+        batch.last[:] = lengths - 1
+        # All at once: numbers one by one would take longer than the pipelines themselves.
+        used = np.arange(batch.stages)[None, :] < lengths[:, None]
+        figures = np.array([row for candidate in candidates for row in self._figures(candidate)])
+        batch.in_flight[used] = figures[:, 0]
+        batch.behind[used] = figures[:, 1]
+        pairs = (
+            *(batch.forward, batch.backward),
+            *(batch.forward_out, batch.forward_in, batch.backward_out, batch.backward_in),
+        )
+        for place, target in enumerate(pairs):
+            target[used] = figures[:, 2 + 2 * place : 4 + 2 * place]
+        return batch
+
+    def _figures(self, candidate: Candidate) -> list[tuple[float, ...]]:
+        """Of each stage, as PipelineBatch has them: K, behind, and of each pair of times a full micro-batch and the last."""
         rest = self.problem.mini_batch % candidate.micro_batch
-        stages, ends = candidate.stages, candidate.stages
+        stages = candidate.stages
         if rest:
-            batch.last_part[row] = rest / candidate.micro_batch
-            ends = tuple(replace(stage, shares=self._shares_of_last(stage, rest)) for stage in stages)
-        for place, stage in enumerate(stages):
-            figures = self._stage_figures(stage)
-            forward, backward = figures.forward, figures.backward
-            if rest:
-                before = int(batch.counts[row]) - 1
-                ahead = before if last == 0 else min(before, stage.in_flight)
-                forward, backward = self._last_seconds(stage, ends[place].shares, ahead)
-            batch.forward[row, place] = figures.forward, forward
-            batch.backward[row, place] = figures.backward, backward
-            reducing = max(figures.all_reduce - backward, figures.handling + figures.last_bucket)
-            batch.behind[row, place] = reducing + figures.step
-            batch.in_flight[row, place] = stage.in_flight
-            if place < last:
-                link = self._link_figures(stage, stages[place + 1])
-                end_link = link if not rest else self._link_figures(ends[place], ends[place + 1])
-                batch.forward_out[row, place] = link.forward_out, end_link.forward_out
-                batch.forward_in[row, place] = link.forward_in, end_link.forward_in
-                batch.backward_out[row, place] = link.backward_out, end_link.backward_out
-                batch.backward_in[row, place] = link.backward_in, end_link.backward_in
+            before = candidate.micro_batches(self.problem.mini_batch) - 1
+            return [self._with_rest(stages, place, rest=rest, before=before) for place in range(len(stages))]
+        found = []
+        for stage, receiver in zip(stages, (*stages[1:], None), strict=True):
+            key = (stage, receiver)
+            if key not in self._rows:
+                figures, link = self._stage_figures(stage), self._link_figures(stage, receiver)
+                self._rows[key] = _row(stage, figures, (figures.forward, figures.backward), (link, link))
+            found.append(self._rows[key])
+        return found
+
+    def _with_rest(
+        self, stages: tuple[CandidateStage, ...], place: int, *, rest: int, before: int
+    ) -> tuple[float, ...]:
+        """Of one stage, where the round's last micro-batch has `rest` samples, behind so many full ones."""
+        stage, receiver = stages[place], stages[place + 1] if place + 1 < len(stages) else None
+        figures = self._stage_figures(stage)
+        end = stage._replace(shares=self._shares_of_last(stage, rest))
+        ahead = before if len(stages) == 1 else min(before, stage.in_flight)
+        links = self._link_figures(stage, receiver), _NO_LINK
+        if receiver is not None:
+            links = links[0], self._link_figures(end, receiver._replace(shares=self._shares_of_last(receiver, rest)))
+        return _row(stage, figures, self._last_seconds(stage, end.shares, ahead), links)
 
     def _shares_of_last(self, stage: CandidateStage, rest: int) -> tuple[int, ...]:
         """What each replica has of the round's last micro-batch of `rest` samples; some may have nothing."""
@@ -186,7 +205,9 @@ class PipelineEstimator:
             return self.problem.served_input_bytes
         return self.problem.cut_bytes[cut] if cut < self.problem.layer_count else 0.0
 
-    def _link_figures(self, sender: CandidateStage, receiver: CandidateStage) -> LinkFigures:
+    def _link_figures(self, sender: CandidateStage, receiver: CandidateStage | None) -> LinkFigures:
+        if receiver is None:
+            return _NO_LINK
         key = (sender.end, sender.devices, sender.shares, receiver.devices, receiver.shares)
         if key not in self._links:
             self._links[key] = self._work_out_link(sender, receiver)
@@ -239,3 +260,17 @@ class PipelineEstimator:
             )
             seconds.append(max(whole / source.egress, slowest))
         return np.array(seconds)
+
+
+def _row(
+    stage: CandidateStage, figures: StageFigures, last: tuple[float, float], links: tuple[LinkFigures, LinkFigures]
+) -> tuple[float, ...]:
+    """last: forward and backward of the round's last micro-batch. links: of a full micro-batch and of the last one."""
+    full, end = links
+    reducing = max(figures.all_reduce - last[1], figures.handling + figures.last_bucket)
+    return (
+        *(stage.in_flight, reducing + figures.step),
+        *(figures.forward, last[0], figures.backward, last[1]),
+        *(full.forward_out, end.forward_out, full.forward_in, end.forward_in),
+        *(full.backward_out, end.backward_out, full.backward_in, end.backward_in),
+    )

@@ -43,6 +43,12 @@ class SearchProblem:
         self._owners: dict[tuple[tuple[int, ...], float], tuple[int, ...]] = {}
 
     @cached_property
+    def members(self) -> list[tuple[int, ...]]:
+        """By kind: its devices, ascending."""
+        devices = range(self.device_count)
+        return [tuple(d for d in devices if self.kinds[d] == kind) for kind in range(max(self.kinds) + 1)]
+
+    @cached_property
     def passing(self) -> PassingMemory:
         """[layer_count + 1, layer_count + 1]: what is held beside weights and saved activations."""
         return passing_table(self.instance)

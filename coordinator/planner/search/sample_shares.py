@@ -12,6 +12,8 @@ into t and into its memory.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from edgeswarm.profile import FloatArray, IntArray
@@ -21,15 +23,24 @@ from .candidate import CandidateStage
 from .problem import SearchProblem
 
 
+class _Shared(NamedTuple):
+    """used: places in the group of the devices that have samples. shares: theirs."""
+
+    used: tuple[int, ...]
+    shares: tuple[int, ...]
+    in_flight: int
+
+
 class SampleSharing:
     """Shares samples for the stages of one problem, and remembers what it has worked out."""
 
     def __init__(self, problem: SearchProblem) -> None:
         self.problem = problem
-        self._known: dict[tuple[object, ...], tuple[tuple[int, ...], int] | None] = {}
+        self._known: dict[tuple[object, ...], _Shared | None] = {}
         forward, backward = problem.seconds
-        # A curve may fall where measurements are noisy: what counts is by when so many samples, or more, are done.
         self._both = forward + backward
+        # [classes, layer_count + 1, mini_batch + 1]: of a run of layers all batch sizes side by side.
+        self._by_size = np.ascontiguousarray(self._both.transpose(0, 2, 1))
 
     def stage(
         self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, in_flight: int
@@ -38,22 +49,19 @@ class SampleSharing:
 
         None where the group cannot hold it whatever K is.
         """
-        kinds = tuple(self.problem.kinds[device] for device in devices)
-        key = (first, end, kinds, micro_batch, in_flight)
+        kinds = self.problem.kinds
+        key = (first, end, tuple([kinds[device] for device in devices]), micro_batch, in_flight)
         if key not in self._known:
             self._known[key] = self._share(first, end, devices, micro_batch, in_flight)
         found = self._known[key]
         if found is None:
             return None
-        shares, held = found
-        used = [place for place, share in enumerate(shares) if share > 0]
-        return CandidateStage(
-            first, end, tuple(devices[place] for place in used), tuple(shares[place] for place in used), held
-        )
+        used = devices if len(found.used) == len(devices) else tuple([devices[place] for place in found.used])
+        return CandidateStage(first, end, used, found.shares, found.in_flight)
 
     def _share(
         self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, in_flight: int
-    ) -> tuple[tuple[int, ...], int] | None:
+    ) -> _Shared | None:
         micro_batches = self.problem.micro_batches(micro_batch)
         for held in range(in_flight, 0, -1):
             held_by = (
@@ -65,25 +73,28 @@ class SampleSharing:
                 continue
             shares = self._with_largest(first, end, devices, micro_batch, largest)
             if shares is not None:
-                return shares, held
+                used = tuple(place for place, share in enumerate(shares) if share > 0)
+                return _Shared(used, tuple(shares[place] for place in used), held)
         return None
 
     def _with_largest(
         self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, largest: list[int]
     ) -> tuple[int, ...] | None:
-        if self.problem.least_batch > 1:
-            return self._respecting_least(first, end, devices, micro_batch, largest)
+        least = self.problem.instance.model.least_batch(first, end) if self.problem.least_batch > 1 else 1
         if len(devices) == 1:
-            return (micro_batch,)
+            return (micro_batch,) if micro_batch >= least else None
         times = self._times(first, end, devices, micro_batch)
-        counts = shares_by_time(times, np.array(largest), micro_batch)
-        return tuple(int(count) for count in counts)
+        shares: tuple[int, ...] = tuple(shares_by_time(times, np.array(largest), micro_batch).tolist())
+        if any(0 < share < least for share in shares):
+            return self._respecting_least(first, end, devices, micro_batch, largest, least)
+        return shares
 
     def _times(self, first: int, end: int, devices: tuple[int, ...], micro_batch: int) -> FloatArray:
         """[devices, micro_batch + 1]: seconds of a replica for so many samples, rising."""
         problem = self.problem
         classes = [problem.class_of[device] for device in devices]
-        table = self._both[:, : micro_batch + 1, end] - self._both[:, : micro_batch + 1, first]
+        table = self._by_size[:, end, : micro_batch + 1] - self._by_size[:, first, : micro_batch + 1]
+        # A curve may fall where measurements are noisy: what counts is by when so many samples, or more, are done.
         compute = np.maximum.accumulate(table, axis=1)[classes]
         carried = carried_bytes(problem, first, end)
         card = np.array([carried / min(problem.card_out[device], problem.card_in[device]) for device in devices])
@@ -91,7 +102,7 @@ class SampleSharing:
         return result
 
     def _respecting_least(
-        self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, largest: list[int]
+        self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, largest: list[int], least: int
     ) -> tuple[int, ...] | None:
         """By Asteroid's Algorithm 1, which knows of least batches."""
         group = Group(
@@ -100,7 +111,7 @@ class SampleSharing:
             np.array([first]),
             np.array([end]),
             np.array([largest]),
-            np.array([self.problem.instance.model.least_batch(first, end)]),
+            np.array([least]),
         )
         shares = share_samples(group)[0]
         return tuple(int(share) for share in shares) if shares.sum() == micro_batch else None
@@ -120,15 +131,9 @@ def shares_by_time(times: FloatArray, largest: IntArray, samples: int) -> IntArr
     """[devices] shares that add up to `samples`, the slowest time as small as can be. times: [devices, samples + 1], rising."""
     size = len(times)
     allowed = np.where(np.arange(samples + 1)[np.newaxis, :] <= largest[:, np.newaxis], times, np.inf)
-    marks = np.unique(allowed[:, 1:])
-    low, high = 0, len(marks) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if (allowed[:, 1:] <= marks[middle]).sum() >= samples:
-            high = middle
-        else:
-            low = middle + 1
-    counts: IntArray = (allowed[:, 1:] <= marks[low]).sum(axis=1)
+    # By any time as many samples are done as there are marks up to it: all of them by the mark that has so many before it.
+    done = np.partition(allowed[:, 1:], samples - 1, axis=None)[samples - 1]
+    counts: IntArray = (allowed[:, 1:] <= done).sum(axis=1)
     every = np.arange(size)
     while counts.sum() > samples:
         # What is too much goes from the replica that is busy longest; of equals from the last.
