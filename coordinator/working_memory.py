@@ -26,6 +26,9 @@ from .stage_checks import CheckedStage
 
 # Blocks of many sizes come and go in a heap: saved activations take more than their bytes.
 MOST_HEAP_SLACK = 2.0
+# They never take less: a stage that seems to hold less than this part of them had memory lying around, such as that of the
+# gradient of a large table, and says nothing.
+_LEAST_HEAP_SLACK = 0.9
 # oneDNN makes code for each convolution and each product of matrices, forward and backward, and keeps it for every batch size
 # that it meets: 24 MB for one size of MobileNetV2, 40 to 50 of EfficientNet-B1, 25 of ResNet-50, 5 to 8 of BERT-small, seen
 # after steps in a process whose free memory was given back.
@@ -64,7 +67,7 @@ def heap_slack(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[fl
         for stage, curve in kind.stages.items():
             held_input = layer_graph.layers[stage.first_layer].held_input_bytes
             of_stage = sum(saved[stage.first_layer : stage.end_layer]) + held_input
-            if curve.held_sample_bytes > 0 and of_stage > 0:
+            if curve.held_sample_bytes > _LEAST_HEAP_SLACK * of_stage > 0:
                 seen.setdefault((stage.first_layer, stage.end_layer), []).append(curve.held_sample_bytes / of_stage)
     slack = [1.0] * len(saved)
     # The smaller ones later: they say it of their own layers.

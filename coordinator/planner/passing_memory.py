@@ -20,7 +20,8 @@ With several micro-batches in flight they come and go in turns, and what one lea
     | saved | saved | gaps | saved | gaps | working memory |
 
 which they don't where all of a round's are in flight at once: each has its backward after the last forward then. And on a slow
-link the activations that all but the one at hand have to send may wait, however long ago they were computed.
+link the activations that all but the one at hand have to send may wait, however long ago they were computed. Memory has to hold
+them wherever they may; a plan's prediction has those that do when it is simulated.
 """
 
 from __future__ import annotations
@@ -80,19 +81,28 @@ class PassingMemory:
         return waiting
 
     def waiting_per_sample_of(
-        self, run: tuple[int, ...], saved_per_sample: float, *, in_flight: int, micro_batches: int
+        self,
+        run: tuple[int, ...],
+        saved_per_sample: float,
+        *,
+        in_flight: int,
+        micro_batches: int,
+        frames_waiting: int | None = None,
     ) -> float:
-        """The same of one run, by its index into the arrays."""
+        """The same of one run, by its index into the arrays. frames_waiting: micro-batches whose frames wait to be sent at
+        once; None for as many as may.
+        """
         waiting = saved_per_sample * in_flight
         if in_flight > 1:
             gaps = _turns(in_flight) * float(self.gaps_per_sample[run])
             waiting += min(gaps, max(0, micro_batches - in_flight) * saved_per_sample)
-            waiting += self._unsent(in_flight) * float(self.sent_per_sample[run])
+            waiting += self._unsent(in_flight, frames_waiting) * float(self.sent_per_sample[run])
         return waiting
 
-    def _unsent(self, in_flight: int) -> int:
-        """Micro-batches whose frames may wait beside those that are held anyway."""
-        return max(0, in_flight - 1 - self.frames_held) if self.frames_held else 0
+    def _unsent(self, in_flight: int, frames_waiting: int | None = None) -> int:
+        """Micro-batches whose frames wait, or may wait, beside those that are held anyway."""
+        most = in_flight - 1 if frames_waiting is None else min(in_flight - 1, frames_waiting)
+        return max(0, most - self.frames_held) if self.frames_held else 0
 
     def most_samples(self, free: FloatArray, saved_per_sample: FloatArray, *, limit: int) -> FloatArray:
         """The samples that memory holds, whole and at most `limit`; 0 for none.
@@ -135,19 +145,21 @@ def passing_bytes(
     in_flight: int = 1,
     micro_batches: int = 1,
     at_once: int | None = None,
+    frames_waiting: int | None = None,
 ) -> int:
     """Bytes of one replica that takes `samples` of a micro-batch through layers [first_layer, end_layer).
 
     micro_batches: of a round. at_once: samples of one pass, where it takes them in several; frames and the feed hold all of them
-    nevertheless.
+    nevertheless. frames_waiting: micro-batches whose frames wait to be sent at once; None for as many as may.
     """
     runs = passing_of_runs(instance, np.array([first_layer]), np.array([end_layer]))
     at_once = samples if at_once is None else at_once
     computing = computing_per_sample(instance, float(runs.per_sample[0]), first_layer, end_layer)
     saved = float(instance.model.saved_bytes(first_layer, end_layer))
-    waiting = (
-        runs.waiting_per_sample_of((0,), saved, in_flight=in_flight, micro_batches=micro_batches) - saved * in_flight
+    waiting = runs.waiting_per_sample_of(
+        (0,), saved, in_flight=in_flight, micro_batches=micro_batches, frames_waiting=frames_waiting
     )
+    waiting -= saved * in_flight
     return int(runs.bytes_of(samples)[0] - (samples - at_once) * computing + at_once * waiting)
 
 

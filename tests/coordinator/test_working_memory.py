@@ -146,6 +146,12 @@ def test_little_slack_and_very_much_are_not_believed() -> None:
         assert heap_slack(GRAPH, kinds) == (slack,) * 3
 
 
+def test_what_held_less_than_is_saved_had_memory_lying_around() -> None:
+    first = CheckedStage(0, 2, (4,))
+    kinds = [SeenMemory([], {first: held(factor * 128)}) for factor in (0.6, 0.0, 1.2)]
+    assert heap_slack(GRAPH, kinds) == pytest.approx((1.2, 1.2, 1.0))
+
+
 PARTS = (CheckedStage(0, 2, (1, 64)), CheckedStage(2, 3, (1, 64)))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-# Named tuples, not data classes, where the search makes and compares them by the ten thousand: a third of the time.
+# Named tuples, since the search makes and compares them by the ten thousand.
 class CandidateStage(NamedTuple):
     """Layers [first, end) on `devices`, which take `shares` samples of each micro-batch, at least 1 each.
 

@@ -316,10 +316,11 @@ def canonical(problem: SearchProblem, candidate: Candidate) -> Candidate:
             kind = kinds[device]
             devices.append(members[kind][named[kind]])
             named[kind] += 1
-        if (names := tuple(devices)) != stage.devices:
-            stage = CandidateStage(stage.first, stage.end, names, stage.shares, stage.in_flight)
+        if (names := tuple(devices)) == stage.devices:
+            stages.append(stage)
+        else:
+            stages.append(CandidateStage(stage.first, stage.end, names, stage.shares, stage.in_flight))
             changed = True
-        stages.append(stage)
     return Candidate(candidate.micro_batch, tuple(stages)) if changed else candidate
 
 

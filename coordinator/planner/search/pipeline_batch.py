@@ -55,8 +55,8 @@ def follow(batch: PipelineBatch) -> FloatArray:
 
 
 class _Run:
-    """Where every stage of every row is. Arrays of one dimension: a stage of a row by its place, row x stages + stage; arrivals by
-    place x (micro-batches + 1) + micro-batch. That takes a third of the time that indices of two and three dimensions take.
+    """Where every stage of every row is. Arrays of one dimension, which are quicker to index: a stage of a row by its place,
+    row x stages + stage; arrivals by place x (micro-batches + 1) + micro-batch.
     """
 
     def __init__(self, batch: PipelineBatch) -> None:

@@ -80,14 +80,17 @@ class SampleSharing:
     def _with_largest(
         self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, largest: list[int]
     ) -> tuple[int, ...] | None:
-        least = self.problem.instance.model.least_batch(first, end) if self.problem.least_batch > 1 else 1
+        least = self._least_batch(first, end)
         if len(devices) == 1:
             return (micro_batch,) if micro_batch >= least else None
         times = self._times(first, end, devices, micro_batch)
         shares: tuple[int, ...] = tuple(shares_by_time(times, np.array(largest), micro_batch).tolist())
         if any(0 < share < least for share in shares):
-            return self._respecting_least(first, end, devices, micro_batch, largest, least)
+            return self._respecting_least(first, end, devices, micro_batch, largest)
         return shares
+
+    def _least_batch(self, first: int, end: int) -> int:
+        return self.problem.instance.model.least_batch(first, end) if self.problem.least_batch > 1 else 1
 
     def _times(self, first: int, end: int, devices: tuple[int, ...], micro_batch: int) -> FloatArray:
         """[devices, micro_batch + 1]: seconds of a replica for so many samples, rising."""
@@ -102,7 +105,7 @@ class SampleSharing:
         return result
 
     def _respecting_least(
-        self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, largest: list[int], least: int
+        self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, largest: list[int]
     ) -> tuple[int, ...] | None:
         """By Asteroid's Algorithm 1, which knows of least batches."""
         group = Group(
@@ -111,7 +114,7 @@ class SampleSharing:
             np.array([first]),
             np.array([end]),
             np.array([largest]),
-            np.array([least]),
+            np.array([self._least_batch(first, end)]),
         )
         shares = share_samples(group)[0]
         return tuple(int(share) for share in shares) if shares.sum() == micro_batch else None

@@ -47,6 +47,19 @@ def test_fewer_are_held_where_memory_is_short() -> None:
     assert sharing.stage(0, 4, (0,), 3, 5) is None
 
 
+def test_a_least_batch_that_is_met_anyway_changes_nothing() -> None:
+    shares = []
+    for least_batch in (1, 2):
+        problem = SearchProblem(make_instance(slower=(1.0, 1.9, 4.1), least_batch=least_batch))
+        stage = SampleSharing(problem).stage(0, 4, (0, 1, 2), 16, 1)
+        assert stage is not None
+        shares.append(stage.shares)
+    assert shares[0] == shares[1]
+    # One device alone has all of them, as long as that is enough.
+    problem = SearchProblem(make_instance(slower=(1.0,), least_batch=3))
+    assert SampleSharing(problem).stage(0, 4, (0,), 2, 1) is None
+
+
 def test_the_least_batch_is_respected() -> None:
     problem = SearchProblem(make_instance(slower=(1.0, 5.0), least_batch=3))
     stage = SampleSharing(problem).stage(0, 4, (0, 1), 8, 1)

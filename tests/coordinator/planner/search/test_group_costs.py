@@ -1,0 +1,44 @@
+"""Costs of groups: samples shared one by one, and of large micro-batches by portions that come near it."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from edgeswarm_coordinator.planner.search import group_costs
+from edgeswarm_coordinator.planner.search.group_costs import GroupCosts, GroupCostTables
+from edgeswarm_coordinator.planner.search.grouping import make_units
+from edgeswarm_coordinator.planner.search.problem import SearchProblem
+
+from ..instances import make_instance
+
+# Held by neither of the slower devices with more than some hundred samples of a layer.
+PROBLEM = SearchProblem(
+    make_instance(slower=(1.0, 2.3, 5.1), memory_bytes=(10**9, 30_000, 20_000), bandwidth=300.0, mini_batch=1000)
+)
+
+
+def costs_of(micro_batch: int) -> GroupCosts:
+    tables = GroupCostTables(PROBLEM, make_units(PROBLEM), [0, 1, 2, 3, 4])
+    return tables.costs(micro_batch, (1, 2))
+
+
+@pytest.mark.parametrize("micro_batch", [100, 333, 1000])
+def test_portions_come_near_single_samples(micro_batch: int) -> None:
+    by_portions = costs_of(micro_batch)
+    with mock.patch.object(group_costs, "_MOST_PORTIONS", micro_batch):
+        exact = costs_of(micro_batch)
+    assert (np.isfinite(by_portions.seconds) == np.isfinite(exact.seconds)).all()
+    known = np.isfinite(exact.seconds)
+    assert by_portions.seconds[known] == pytest.approx(exact.seconds[known], rel=0.05)
+    assert (by_portions.worthwhile == exact.worthwhile).all()
+
+
+def test_a_group_takes_as_long_as_all_samples_take_it() -> None:
+    costs = costs_of(20)
+    alone = costs.seconds[0][:, 0, 4]
+    # Of all groups the one of all devices is the fastest over the whole model, and the slowest device alone the slowest.
+    assert np.nanmin(alone[np.isfinite(alone)]) == alone[-1]
+    assert costs.largest_share[0][-1, 0, 4] >= 20 / 3
