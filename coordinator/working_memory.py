@@ -60,7 +60,7 @@ def kernel_bytes(layer_graph: LayerGraph) -> tuple[int, ...]:
 
 
 def heap_slack(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[float, ...]:
-    """By layer, what its saved activations take by their bytes: of the smallest stage with it that was looked at."""
+    """By layer, what its saved activations take by their bytes: of the smallest stage with it that says something."""
     saved = [layer.saved_bytes for layer in layer_graph.layers]
     seen: dict[tuple[int, int], list[float]] = {}
     for kind in kinds:

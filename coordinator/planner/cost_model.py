@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from edgeswarm.plan import Plan, Prediction, Stage, StagePrediction
@@ -93,13 +93,11 @@ def held_bytes(
     micro_batches: int,
     base_bytes: int = 0,
     at_once: int | None = None,
-    frames_waiting: int | None = None,
 ) -> int:
     """Peak memory of a device: weights, gradients, optimizer state, and the activations of K_p micro-batches (Eq 3);
     beside the paper, what the layers hold while they compute, and frames and samples on their way.
 
-    micro_batches: of a round. at_once: samples of one pass; all of them where that isn't said. frames_waiting: micro-batches
-    whose frames wait to be sent at once; as many as may where that isn't said.
+    micro_batches: of a round. at_once: samples of one pass; all of them where that isn't said.
     """
     at_once = samples if at_once is None else at_once
     resident = instance.resident_bytes_before
@@ -113,20 +111,13 @@ def held_bytes(
         in_flight=in_flight,
         micro_batches=micro_batches,
         at_once=at_once,
-        frames_waiting=frames_waiting,
     )
     return math.ceil(weights + activations) + base_bytes + passing
 
 
-def plan_memory_bytes(
-    instance: PlanningInstance, plan: Plan, *, frames_waiting: Mapping[str, int] | None = None
-) -> dict[str, int]:
-    """Peak memory of every device that computes.
-
-    frames_waiting: by device, micro-batches whose frames wait to be sent at once; as many as may where that isn't given.
-    """
+def plan_memory_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
+    """Peak memory of every device that computes."""
     connections = connection_bytes(instance, plan)
-    waiting = frames_waiting or {}
     return {
         device: connections[device]
         + held_bytes(
@@ -138,7 +129,6 @@ def plan_memory_bytes(
             micro_batches=plan.micro_batches,
             base_bytes=instance.devices[instance.index_of[device]].base_bytes,
             at_once=stage.at_once(device),
-            frames_waiting=waiting.get(device),
         )
         for stage in plan.stages
         for device, share in stage.shares.items()

@@ -19,9 +19,11 @@ With several micro-batches in flight they come and go in turns, and what one lea
 
     | saved | saved | gaps | saved | gaps | working memory |
 
-which they don't where all of a round's are in flight at once: each has its backward after the last forward then. And on a slow
-link the activations that all but the one at hand have to send may wait, however long ago they were computed. Memory has to hold
-them wherever they may; a plan's prediction has those that do when it is simulated.
+which they don't where all of a round's are in flight at once: each has its backward after the last forward then. And where a
+link takes longer for a micro-batch than its forward does, what was computed waits to be sent, one part of each forward's:
+
+    forwards   | 0 | 1 | 2 | 3 |
+    link           |   0   |   1   |  ...      half of what came behind the first: 1 - forward / link
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ WORKING_GROWTH = 1.25
 # Of what a micro-batch saves and of its working memory, what such gaps take in all with many in flight; with K of them the K-th
 # part less. Set from the peaks of plans over six emulated devices, with 2 to 11 in flight (bench.predictions).
 TURNS_GAPS = 0.42
+# By which a link may be slower than it was measured to be, for what waits to be sent.
+SLOWER_LINK = 1.15
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class PassingMemory:
 
     fixed: whatever the batch. per_sample: of each sample. input_per_sample: of a sample that waits in the feed, 0 where none
     does. ahead: micro-batches that do at most. gaps_per_sample: of a micro-batch's, where many come and go in turns.
-    sent_per_sample: of what it sends, of which frames_held micro-batches' are in per_sample.
+    sent_per_sample: of what it sends, of which frames_held micro-batches' are in per_sample. waiting_part: of those that were
+    computed behind the first, how many the slowest link may not have taken yet, at the most.
     """
 
     fixed: FloatArray
@@ -57,6 +62,7 @@ class PassingMemory:
     ahead: int
     gaps_per_sample: FloatArray
     sent_per_sample: FloatArray
+    waiting_part: FloatArray
     frames_held: int
 
     def bytes_of(self, samples: int | IntArray) -> FloatArray:
@@ -77,32 +83,22 @@ class PassingMemory:
         if in_flight > 1:
             others = max(0, micro_batches - in_flight)
             waiting += np.minimum(_turns(in_flight) * self.gaps_per_sample, others * saved)
-            waiting += self._unsent(in_flight) * self.sent_per_sample
+            unsent = np.maximum(0.0, self.waiting_part * (in_flight - 1) - self.frames_held)
+            waiting += unsent * self.sent_per_sample
         return waiting
 
     def waiting_per_sample_of(
-        self,
-        run: tuple[int, ...],
-        saved_per_sample: float,
-        *,
-        in_flight: int,
-        micro_batches: int,
-        frames_waiting: int | None = None,
+        self, run: tuple[int, ...], saved_per_sample: float, *, in_flight: int, micro_batches: int
     ) -> float:
-        """The same of one run, by its index into the arrays. frames_waiting: micro-batches whose frames wait to be sent at
-        once; None for as many as may.
-        """
+        """The same of one run, by its index into the arrays."""
         waiting = saved_per_sample * in_flight
         if in_flight > 1:
             gaps = _turns(in_flight) * float(self.gaps_per_sample[run])
             waiting += min(gaps, max(0, micro_batches - in_flight) * saved_per_sample)
-            waiting += self._unsent(in_flight, frames_waiting) * float(self.sent_per_sample[run])
+            # Beside those that are held anyway.
+            unsent = max(0.0, float(self.waiting_part[run]) * (in_flight - 1) - self.frames_held)
+            waiting += unsent * float(self.sent_per_sample[run])
         return waiting
-
-    def _unsent(self, in_flight: int, frames_waiting: int | None = None) -> int:
-        """Micro-batches whose frames wait, or may wait, beside those that are held anyway."""
-        most = in_flight - 1 if frames_waiting is None else min(in_flight - 1, frames_waiting)
-        return max(0, most - self.frames_held) if self.frames_held else 0
 
     def most_samples(self, free: FloatArray, saved_per_sample: FloatArray, *, limit: int) -> FloatArray:
         """The samples that memory holds, whole and at most `limit`; 0 for none.
@@ -145,21 +141,19 @@ def passing_bytes(
     in_flight: int = 1,
     micro_batches: int = 1,
     at_once: int | None = None,
-    frames_waiting: int | None = None,
 ) -> int:
     """Bytes of one replica that takes `samples` of a micro-batch through layers [first_layer, end_layer).
 
     micro_batches: of a round. at_once: samples of one pass, where it takes them in several; frames and the feed hold all of them
-    nevertheless. frames_waiting: micro-batches whose frames wait to be sent at once; None for as many as may.
+    nevertheless.
     """
     runs = passing_of_runs(instance, np.array([first_layer]), np.array([end_layer]))
     at_once = samples if at_once is None else at_once
     computing = computing_per_sample(instance, float(runs.per_sample[0]), first_layer, end_layer)
     saved = float(instance.model.saved_bytes(first_layer, end_layer))
-    waiting = runs.waiting_per_sample_of(
-        (0,), saved, in_flight=in_flight, micro_batches=micro_batches, frames_waiting=frames_waiting
+    waiting = (
+        runs.waiting_per_sample_of((0,), saved, in_flight=in_flight, micro_batches=micro_batches) - saved * in_flight
     )
-    waiting -= saved * in_flight
     return int(runs.bytes_of(samples)[0] - (samples - at_once) * computing + at_once * waiting)
 
 
@@ -201,8 +195,24 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
         training.inputs_ahead,
         gaps_per_sample=TURNS_GAPS * np.maximum(0.0, in_turns),
         sent_per_sample=model.cut_bytes[end_layers].astype(np.float64),
+        waiting_part=_waiting_part(instance, first_layers, end_layers),
         frames_held=training.frames_held,
     )
+
+
+def _waiting_part(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
+    """[R]: of PassingMemory; by the slowest link and the fastest devices, so that no stage has more of them."""
+    if not instance.training.frames_held:
+        return np.zeros(len(first_layers))
+    links = instance.network.matrix
+    slowest = float(np.min(links, where=np.isfinite(links), initial=np.inf)) / SLOWER_LINK
+    carried = instance.model.cut_bytes[end_layers] / slowest
+    forward = np.array([profile.forward_sample_seconds_before for profile in instance.profiles.values()])
+    computed = (forward[:, end_layers] - forward[:, first_layers]).min(axis=0)
+    part = 1 - np.divide(computed, carried, out=np.ones(len(carried)), where=carried > 0)
+    # The last stage sends nothing.
+    result: FloatArray = np.where(end_layers < instance.model.layer_count, np.maximum(0.0, part), 0.0)
+    return result
 
 
 def passing_table(instance: PlanningInstance) -> PassingMemory:
@@ -210,10 +220,10 @@ def passing_table(instance: PlanningInstance) -> PassingMemory:
     count = instance.model.layer_count
     first, end = np.triu_indices(count + 1, k=1)
     runs = passing_of_runs(instance, first, end)
-    tables = np.zeros((5, count + 1, count + 1))
+    tables = np.zeros((6, count + 1, count + 1))
     tables[:, first, end] = (
         *(runs.fixed, runs.per_sample, runs.input_per_sample),
-        *(runs.gaps_per_sample, runs.sent_per_sample),
+        *(runs.gaps_per_sample, runs.sent_per_sample, runs.waiting_part),
     )
     return replace(
         runs,
@@ -222,6 +232,7 @@ def passing_table(instance: PlanningInstance) -> PassingMemory:
         input_per_sample=tables[2],
         gaps_per_sample=tables[3],
         sent_per_sample=tables[4],
+        waiting_part=tables[5],
     )
 
 
@@ -238,7 +249,7 @@ def _quotient(left: FloatArray, divisor: FloatArray, limit: int) -> FloatArray:
 
 
 def _most(values: FloatArray, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
-    """[R]: the largest value of each run; none is below 0."""
+    """[R]: the largest value of each run. values: [layer_count], none below 0."""
     if not values.any():
         return np.zeros(len(first_layers))
     if len(first_layers) == 1:

@@ -9,7 +9,7 @@ from edgeswarm.profile import PlanningInstance
 
 from ..simulator.simulate import simulate
 from ..simulator.simulation import Limit
-from .cost_model import evaluate, plan_memory_bytes
+from .cost_model import evaluate
 
 # Limits that make up less of the round than this are not worth a word.
 _WORTH_A_WORD = 0.15
@@ -24,7 +24,6 @@ def predict(instance: PlanningInstance, plan: Plan) -> Prediction:
     simulated = simulate(instance, plan)
     return replace(
         evaluate(instance, plan),
-        memory_bytes=plan_memory_bytes(instance, plan, frames_waiting=simulated.frames_waiting),
         round_seconds=simulated.round_seconds,
         samples_per_second=simulated.samples_per_second,
         dominant=describe_limits(plan, simulated.limits),

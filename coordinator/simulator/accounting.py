@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from edgeswarm.chunk_owners import owners_of_buffer, traffic
 from edgeswarm.plan import Plan, Stage
@@ -51,39 +50,10 @@ def device_uses(log: Log, works: Sequence[ReplicaWork], *, begin: float, end: fl
     return uses
 
 
-def frames_waiting(log: Log, works: Sequence[ReplicaWork]) -> dict[str, int]:
-    """By device: of how many micro-batches activations were computed and not yet at the next stage, at the most."""
-    sent: list[dict[tuple[int, int], float]] = [{} for _ in works]
-    for transfer in log.transfers:
-        kind, of_round, micro_batch = transfer.label
-        if kind == "forward" and transfer.sender >= 0:
-            ends = sent[transfer.sender]
-            ends[of_round, micro_batch] = max(transfer.end, ends.get((of_round, micro_batch), 0.0))
-    changes: list[list[tuple[float, int]]] = [[] for _ in works]
-    for record in log.computed:
-        end = sent[record.replica].get((record.round, record.micro_batch))
-        if record.kind == "forward" and end is not None:
-            changes[record.replica] += [(record.end, 1), (end, -1)]
-    return {
-        work.name: max(itertools.accumulate((change for _, change in sorted(changes[index])), initial=0))
-        for index, work in enumerate(works)
-    }
-
-
 def device_memory(
-    log: Log,
-    instance: PlanningInstance,
-    plan: Plan,
-    works: Sequence[ReplicaWork],
-    *,
-    begin: float,
-    waiting: Mapping[str, int],
-    over_time: bool,
+    log: Log, instance: PlanningInstance, plan: Plan, works: Sequence[ReplicaWork], *, begin: float, over_time: bool
 ) -> dict[str, DeviceMemory]:
-    """A micro-batch's saved activations are held from the start of its forward to the end of its backward.
-
-    waiting: of `frames_waiting`.
-    """
+    """A micro-batch's saved activations are held from the start of its forward to the end of its backward."""
     changes: list[list[tuple[float, int]]] = [[] for _ in works]
     for record in log.computed:
         if record.kind == "step":
@@ -112,7 +82,6 @@ def device_memory(
             micro_batches=plan.micro_batches,
             base_bytes=instance.devices[work.device].base_bytes,
             at_once=at_once,
-            frames_waiting=waiting[work.name],
         )
         curve = _curve(held - in_flight * saved, changes[index], begin)
         memory[work.name] = DeviceMemory(max(level for _, level in curve), tuple(curve) if over_time else ())

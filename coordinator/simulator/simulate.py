@@ -11,7 +11,7 @@ import math
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 
-from .accounting import device_memory, device_uses, frames_waiting, sent_bytes, timeline
+from .accounting import device_memory, device_uses, sent_bytes, timeline
 from .critical_path import critical_path
 from .engine import Engine
 from .log import Log
@@ -78,14 +78,12 @@ def _told(
     begin, end = engine.end_of(engine.warm_up - 1), engine.end_of(engine.rounds - 1)
     last_begins = engine.end_of(engine.rounds - 2)
     works = engine.works
-    waiting = frames_waiting(log, works)
     return Simulation(
         round_seconds=seconds,
         samples_per_second=plan.mini_batch / seconds if seconds > 0 else math.inf,
         devices=device_uses(log, works, begin=begin, end=end),
-        memory=device_memory(log, instance, plan, works, begin=last_begins, waiting=waiting, over_time=with_timeline),
+        memory=device_memory(log, instance, plan, works, begin=last_begins, over_time=with_timeline),
         sent_bytes=sent_bytes(instance, works, plan.stages),
-        frames_waiting=waiting,
         limits=critical_path(
             log, works, begin=begin, latency_seconds=instance.network.latency_seconds, round_seconds=seconds
         ),

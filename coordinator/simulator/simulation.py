@@ -81,8 +81,7 @@ class Limit:
 class Simulation:
     """A round of training in a pipeline that has settled.
 
-    devices, memory, sent_bytes, frames_waiting: by device, those of the plan. sent_bytes: in a round. frames_waiting:
-    micro-batches whose activations were on their way to the next stage at once, the most of any time.
+    devices, memory, sent_bytes: by device, those of the plan. sent_bytes: in a round.
     events: of the round, empty where no timeline was wanted. limits: what the critical path is made of, the most first.
     """
 
@@ -91,6 +90,5 @@ class Simulation:
     devices: Mapping[str, DeviceUse]
     memory: Mapping[str, DeviceMemory]
     sent_bytes: Mapping[str, float]
-    frames_waiting: Mapping[str, int]
     limits: tuple[Limit, ...]
     events: tuple[TimelineEvent, ...] = ()

@@ -141,7 +141,7 @@ def test_the_inputs_of_a_stage_are_no_slack() -> None:
 
 def test_little_slack_and_very_much_are_not_believed() -> None:
     assert heap_slack(GRAPH, []) == (1.0,) * 3
-    for seen_bytes, slack in ((0.0, 1.0), (0.9 * 192, 1.0), (9 * 192, MOST_HEAP_SLACK)):
+    for seen_bytes, slack in ((0.0, 1.0), (0.95 * 192, 1.0), (9 * 192, MOST_HEAP_SLACK)):
         kinds = [SeenMemory([], {CheckedStage(0, 3, (4,)): held(seen_bytes)})]
         assert heap_slack(GRAPH, kinds) == (slack,) * 3
 

@@ -23,8 +23,8 @@ from .grouping import UnitKind
 from .problem import SearchProblem, all_reduce_steps
 from .sample_shares import carried_bytes
 
-# Of a micro-batch, in which samples are shared here.
-_MOST_PORTIONS = 64
+# Into how many portions a micro-batch is cut here at least, and for each device: like devices have done the next one at once.
+_LEAST_PORTIONS, _PORTIONS_OF_A_DEVICE = 64, 8
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,17 @@ class GroupCostTables:
 
     def costs(self, micro_batch: int, in_flight: tuple[int, ...]) -> GroupCosts:
         count, kinds = len(self._firsts), len(self.kinds)
-        portions = min(micro_batch, _MOST_PORTIONS)
-        size = micro_batch / portions
-        flat = self._kind_times(micro_batch, portions)[:, 1:].reshape(kinds * portions, count)
+        portions = min(micro_batch, max(_LEAST_PORTIONS, _PORTIONS_OF_A_DEVICE * self.problem.device_count))
+        samples = np.round(np.linspace(0, micro_batch, portions + 1)).astype(np.int64)
+        flat = self._kind_times(samples)[:, 1:].reshape(kinds * portions, count)
         order = np.argsort(flat, axis=0, kind="stable")
         marks = np.take_along_axis(flat, order, axis=0)
-        done = np.stack([np.cumsum(order // portions == kind, axis=0) for kind in range(kinds)])
+        done = np.stack([samples[np.cumsum(order // portions == kind, axis=0)] for kind in range(kinds)])
         times, shares = [], []
         for held in in_flight:
-            time, most = self._share(marks, done, portions, self._largest(micro_batch, held) / size)
+            time, most = self._share(marks, done, micro_batch, self._largest(micro_batch, held))
             times.append(time)
-            shares.append(most * size)
+            shares.append(most)
         parts = self._backward_part(micro_batch) * np.where(np.isfinite(times[0]), times[0], 0.0)
         worthwhile = np.array([np.isfinite(time).any(axis=1) for time in times])
         for place in range(len(times) - 1):
@@ -112,11 +112,10 @@ class GroupCostTables:
             worthwhile,
         )
 
-    def _kind_times(self, micro_batch: int, portions: int) -> FloatArray:
-        """[kinds, portions + 1, runs]: seconds of one device of a kind for so many portions of the micro-batch, rising."""
+    def _kind_times(self, samples: IntArray) -> FloatArray:
+        """[kinds, numbers, runs]: seconds of one device of a kind for each of these numbers of samples, rising."""
         problem = self.problem
         forward, backward = problem.seconds
-        samples = np.round(np.linspace(0, micro_batch, portions + 1)).astype(np.int64)
         both = forward[:, samples] + backward[:, samples]
         carried = np.array(
             [carried_bytes(problem, int(a), int(b)) for a, b in zip(self._firsts, self._ends, strict=True)]
@@ -140,11 +139,11 @@ class GroupCostTables:
         return self._passing.most_samples(free, waiting, limit=micro_batch)
 
     def _share(
-        self, marks: FloatArray, done: IntArray, portions: int, largest: FloatArray
+        self, marks: FloatArray, done: IntArray, micro_batch: int, largest: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """[groups, runs]: the time by which all portions are done, and the largest share then; infinite for never.
+        """[groups, runs]: the time by which all samples are done, and the largest share then; infinite for never.
 
-        largest: [kinds, runs] portions that memory holds, which needn't be whole.
+        done: [kinds, marks, runs] samples that a device of the kind has done by each mark. largest: of `_largest`.
         """
         every = np.arange(marks.shape[1])[np.newaxis, :]
         low = np.zeros((len(self.groups), marks.shape[1]), dtype=np.int64)
@@ -152,15 +151,15 @@ class GroupCostTables:
         sizes = self.sizes.astype(np.float64)
         while np.any(low < high):
             middle = (low + high) // 2
-            enough = self._samples_done(done, middle, every, largest, sizes) >= portions
+            enough = self._samples_done(done, middle, every, largest, sizes) >= micro_batch
             high = np.where(enough, middle, high)
             low = np.where(enough, low, np.minimum(middle + 1, high))
-        held = self._samples_done(done, low, every, largest, sizes) >= portions
+        held = self._samples_done(done, low, every, largest, sizes) >= micro_batch
         most = np.zeros(low.shape)
         for kind in range(len(done)):
             part = np.minimum(done[kind][low, every], largest[kind][np.newaxis, :])
             most = np.maximum(most, np.where(sizes[:, kind, np.newaxis] > 0, part, 0.0))
-        return np.where(held, marks[low, every], np.inf), np.where(held, np.minimum(most, portions), np.inf)
+        return np.where(held, marks[low, every], np.inf), np.where(held, np.minimum(most, micro_batch), np.inf)
 
     @staticmethod
     def _samples_done(

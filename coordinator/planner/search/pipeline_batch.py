@@ -56,7 +56,7 @@ def follow(batch: PipelineBatch) -> FloatArray:
 
 class _Run:
     """Where every stage of every row is. Arrays of one dimension, which are quicker to index: a stage of a row by its place,
-    row x stages + stage; arrivals by place x (micro-batches + 1) + micro-batch.
+    row x stages + stage; arrivals by place x (micro-batches + 1) + micro-batch. Seconds are [2, places], see _by_place.
     """
 
     def __init__(self, batch: PipelineBatch) -> None:
@@ -71,7 +71,7 @@ class _Run:
         # When what an action needs is there; the first stage has its samples, the last stage its own forwards.
         inputs = np.full((rows, stages, self.width), np.inf)
         inputs[:, 0, :] = np.where(np.arange(self.width)[None, :] < self.followed[:, None], 0.0, np.inf)
-        self.next_input = inputs[:, :, 0].ravel()
+        self.next_input = inputs[:, :, 0].flatten()
         self.next_gradient = np.full(rows * stages, np.inf)
         self.inputs, self.gradients = inputs.ravel(), np.full(rows * stages * self.width, np.inf)
         # Of every place: its round's last micro-batch that is followed, K, and whether it is a row's first or last stage.
@@ -94,7 +94,7 @@ class _Run:
             allowed = np.where(self.forwards - self.backwards < self.in_flight, self.next_input, np.inf)
             start = np.maximum(self.free, np.minimum(allowed, self.next_gradient))
             earliest = start.reshape(shape).min(axis=1)
-            if np.isinf(earliest).all():
+            if not np.isfinite(earliest).any():
                 break
             # Where both are ready they take turns.
             backward = (self.next_gradient <= start) & ~((allowed <= start) & self.backward_was_last)

@@ -265,7 +265,10 @@ class PipelineEstimator:
 def _row(
     stage: CandidateStage, figures: StageFigures, last: tuple[float, float], links: tuple[LinkFigures, LinkFigures]
 ) -> tuple[float, ...]:
-    """last: forward and backward of the round's last micro-batch. links: of a full micro-batch and of the last one."""
+    """In the order in which `_batch` takes them apart.
+
+    last: forward and backward of the round's last micro-batch. links: of a full micro-batch and of the last one.
+    """
     full, end = links
     reducing = max(figures.all_reduce - last[1], figures.handling + figures.last_bucket)
     return (

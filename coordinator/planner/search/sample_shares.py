@@ -8,6 +8,8 @@ into t and into its memory.
                          device b  ===|            ===|
                          device c  =|              =|
                                    0          t    sum = micro_batch
+
+Where that leaves a replica fewer samples than its layers need at once, Asteroid's Algorithm 1 shares them.
 """
 
 from __future__ import annotations

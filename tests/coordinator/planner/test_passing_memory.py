@@ -13,6 +13,7 @@ from edgeswarm.profile import LayerCosts, ModelCosts, PlanningInstance
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.planner.cost_model import held_bytes, plan_memory_bytes
 from edgeswarm_coordinator.planner.passing_memory import (
+    SLOWER_LINK,
     TURNS_GAPS,
     PassingMemory,
     passing_bytes,
@@ -147,18 +148,24 @@ def test_fewer_in_flight_never_take_more(instance: PlanningInstance, bytes_: int
     assert held == sorted(held)
 
 
+def held_of_first_layer(*, bandwidth: float, in_flight: int) -> int:
+    """Of a layer that takes a second for a sample on the faster device, and sends 40 bytes of it."""
+    plain = make_instance(slower=(2.0, 1.0), bandwidth=bandwidth, output_bytes=40)
+    instance = replace(plain, training=replace(plain.training, frames_held=2))
+    return passing_bytes(instance, first_layer=0, end_layer=1, samples=3, in_flight=in_flight, micro_batches=in_flight)
+
+
 def test_what_a_slow_link_has_not_taken_yet_waits() -> None:
-    plain = make_instance(memory_bytes=(20_000, 20_000))
-    layers = (LayerCosts("a", 0, 40, 50), *plain.model.layers[1:])
-    instance = replace(plain, model=ModelCosts(0, layers), training=replace(plain.training, frames_held=2))
+    def waiting(bandwidth: float, in_flight: int) -> float:
+        more = held_of_first_layer(bandwidth=bandwidth, in_flight=in_flight)
+        return (more - held_of_first_layer(bandwidth=bandwidth, in_flight=1)) / (3 * 40)
 
-    def held(in_flight: int) -> int:
-        return passing_bytes(
-            instance, first_layer=0, end_layer=1, samples=3, in_flight=in_flight, micro_batches=in_flight
-        )
-
-    # Those of two are counted whatever K is; the one at hand has none yet.
-    assert [held(count) - held(1) for count in (2, 3, 4, 7)] == [0, 0, 3 * 40, 3 * 4 * 40]
+    # Those of two are counted whatever K is; the one at hand has none yet. A link that takes ever so long has sent nothing.
+    assert [waiting(1e-9, count) for count in (2, 3, 4, 7)] == pytest.approx([0, 0, 1, 4], abs=0.01)
+    # It takes 4 times as long as the forward, were it as slow as it may be: three of four wait.
+    assert [waiting(SLOWER_LINK * 10, count) for count in (3, 5, 9)] == pytest.approx([0, 1, 4], abs=0.01)
+    # Nothing does where it is as quick.
+    assert [waiting(SLOWER_LINK * 40, count) for count in (3, 9)] == [0, 0]
 
 
 def test_inputs_that_wait_for_the_backward_are_no_frames_as_well() -> None:
@@ -206,7 +213,9 @@ def test_what_waits_ends_where_the_feeds_bytes_do() -> None:
 def test_the_most_samples_are_held_and_one_more_is_not(free: int, each: tuple[int, int, int, int], ahead: int) -> None:
     fixed, per_sample, saved, inputs = (np.array([float(value)]) for value in each)
     none = np.zeros(1)
-    passing = PassingMemory(fixed, per_sample, inputs, ahead, gaps_per_sample=none, sent_per_sample=none, frames_held=0)
+    passing = PassingMemory(
+        fixed, per_sample, inputs, ahead, gaps_per_sample=none, sent_per_sample=none, waiting_part=none, frames_held=0
+    )
     most = int(passing.most_samples(np.array([float(free)]), saved, limit=300)[0])
     assert most == passing.most_samples_of((0,), float(free), each[2], limit=300)
 
@@ -226,6 +235,7 @@ def test_many_devices_at_once() -> None:
         8,
         gaps_per_sample=none,
         sent_per_sample=none,
+        waiting_part=none,
         frames_held=0,
     )
     free = np.array([[900.0, 900.0], [90.0, 90.0], [-1.0, 1e6]])

@@ -8,7 +8,7 @@ import pytest
 
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
-from edgeswarm_coordinator.planner.cost_model import evaluate, plan_memory_bytes
+from edgeswarm_coordinator.planner.cost_model import evaluate
 from edgeswarm_coordinator.planner.prediction import describe_limits, predict, with_prediction
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 from edgeswarm_coordinator.simulator.simulation import Limit
@@ -31,18 +31,6 @@ def test_the_round_is_the_simulators_and_the_rest_the_formulas() -> None:
     by_formula = evaluate(instance, PLAN)
     assert (predicted.stages, predicted.memory_bytes) == (by_formula.stages, by_formula.memory_bytes)
     assert with_prediction(instance, PLAN).predicted == predicted
-
-
-@pytest.mark.parametrize(("bandwidth", "waiting"), [(1e9, 1), (5.0, 1), (2.0, 4)])
-def test_frames_that_wait_are_counted_where_the_link_is_slow(bandwidth: float, waiting: int) -> None:
-    plain = make_instance(slower=(1.0, 1.0), bandwidth=bandwidth, mini_batch=32)
-    instance = replace(plain, training=replace(plain.training, frames_held=2))
-    plan = replace(PLAN, micro_batches=8, stages=(Stage(0, 2, {"a": 4}, 6), Stage(2, 4, {"b": 4}, 1)))
-    most = plan_memory_bytes(instance, plan)
-    predicted = predict(instance, plan).memory_bytes
-    # Memory has to hold the frames of five micro-batches, of which two are among those that any stage has.
-    assert most["a"] - predicted["a"] == (3 - max(0, waiting - 2)) * 4 * 10
-    assert predicted["b"] == most["b"]
 
 
 def test_a_plan_of_another_instance_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -20,25 +21,34 @@ PROBLEM = SearchProblem(
 )
 
 
-def costs_of(micro_batch: int) -> GroupCosts:
-    tables = GroupCostTables(PROBLEM, make_units(PROBLEM), [0, 1, 2, 3, 4])
+def costs_of(micro_batch: int, problem: SearchProblem = PROBLEM) -> GroupCosts:
+    tables = GroupCostTables(problem, make_units(problem), [0, 1, 2, 3, 4])
     return tables.costs(micro_batch, (1, 2))
 
 
+def like_devices(count: int) -> SearchProblem:
+    """Any of them holds a part of a micro-batch of 1000 samples that is just large enough for all of them."""
+    plain = make_instance(
+        slower=(1.0,) * count, mini_batch=1000, memory_bytes=(1200 + 200 * -(-1000 // count),) * count
+    )
+    return SearchProblem(replace(plain, profiles=dict.fromkeys(plain.profiles, plain.profiles["class-a"])))
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, like_devices(7), like_devices(15)])
 @pytest.mark.parametrize("micro_batch", [100, 333, 1000])
-def test_portions_come_near_single_samples(micro_batch: int) -> None:
-    by_portions = costs_of(micro_batch)
-    with mock.patch.object(group_costs, "_MOST_PORTIONS", micro_batch):
-        exact = costs_of(micro_batch)
+def test_portions_come_near_single_samples(micro_batch: int, problem: SearchProblem) -> None:
+    by_portions = costs_of(micro_batch, problem)
+    with mock.patch.object(group_costs, "_LEAST_PORTIONS", micro_batch):
+        exact = costs_of(micro_batch, problem)
     assert (np.isfinite(by_portions.seconds) == np.isfinite(exact.seconds)).all()
     known = np.isfinite(exact.seconds)
-    assert by_portions.seconds[known] == pytest.approx(exact.seconds[known], rel=0.05)
+    assert by_portions.seconds[known] == pytest.approx(exact.seconds[known], rel=0.13)
     assert (by_portions.worthwhile == exact.worthwhile).all()
 
 
 def test_a_group_takes_as_long_as_all_samples_take_it() -> None:
     costs = costs_of(20)
     alone = costs.seconds[0][:, 0, 4]
-    # Of all groups the one of all devices is the fastest over the whole model, and the slowest device alone the slowest.
-    assert np.nanmin(alone[np.isfinite(alone)]) == alone[-1]
+    # Of all groups the one of all devices, the last, is the fastest over the whole model.
+    assert alone[np.isfinite(alone)].min() == alone[-1]
     assert costs.largest_share[0][-1, 0, 4] >= 20 / 3
