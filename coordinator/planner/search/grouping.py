@@ -43,7 +43,7 @@ class UnitKind:
 
 def make_units(problem: SearchProblem, *, most_transitions: int = MOST_TRANSITIONS) -> tuple[UnitKind, ...]:
     """Units of devices, each kind's in canonical order: single devices of exactly like kind where these are few enough."""
-    clusters = _members(problem.kinds)
+    clusters = problem.members
     if transitions([len(members) for members in clusters]) > min(FEW_TRANSITIONS, most_transitions):
         for factor in _FACTORS:
             clusters = _clusters(problem, factor)
@@ -61,10 +61,6 @@ def make_units(problem: SearchProblem, *, most_transitions: int = MOST_TRANSITIO
 def transitions(counts: list[int]) -> int:
     """How many pairs (set, part of it) there are with so many units of each kind."""
     return math.prod((count + 1) * (count + 2) // 2 for count in counts)
-
-
-def _members(kinds: list[int]) -> list[tuple[int, ...]]:
-    return [tuple(place for place, other in enumerate(kinds) if other == kind) for kind in sorted(set(kinds))]
 
 
 def _clusters(problem: SearchProblem, factor: float) -> list[tuple[int, ...]]:

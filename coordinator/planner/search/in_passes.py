@@ -86,13 +86,11 @@ def share_in_passes(problem: SearchProblem, devices: tuple[int, ...]) -> Plan | 
 
 def _groups(problem: SearchProblem) -> list[tuple[int, ...]]:
     """All devices, and those groups of like kinds that look fastest: by what they compute together, and their all-reduce."""
-    members: dict[int, list[int]] = {}
-    for device, kind in enumerate(problem.kinds):
-        members.setdefault(kind, []).append(device)
-    speeds = {kind: _samples_per_second(problem, devices[0]) for kind, devices in members.items()}
-    fastest_first = sorted(members, key=lambda kind: (-speeds[kind], kind))
+    members = problem.members
+    speeds = [_samples_per_second(problem, devices[0]) for devices in members]
+    fastest_first = sorted(range(len(members)), key=lambda kind: (-speeds[kind], kind))
     counts: Iterable[tuple[int, ...]] = itertools.product(*(range(len(members[kind]) + 1) for kind in fastest_first))
-    if math.prod(len(devices) + 1 for devices in members.values()) > _MOST_COUNTED:
+    if math.prod(len(devices) + 1 for devices in members) > _MOST_COUNTED:
         whole = [len(members[kind]) for kind in fastest_first]
         counts = [(*whole[:kept], *(0 for _ in whole[kept:])) for kept in range(1, len(whole) + 1)]
     groups = [

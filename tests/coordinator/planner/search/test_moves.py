@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 
 from edgeswarm.profile import PlanningInstance
-from edgeswarm_coordinator.planner.search.candidate import Candidate, Outline, usual_in_flight
+from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage, Outline, usual_in_flight
 from edgeswarm_coordinator.planner.search.judge import make_bare_plan
 from edgeswarm_coordinator.planner.search.moves import Moves, canonical
 from edgeswarm_coordinator.planner.search.problem import SearchProblem
@@ -37,6 +39,23 @@ def test_all_kinds_of_moves_are_there() -> None:
     assert ((4, (0, 1)),) in seen  # two stages made one
     assert any(len(shape) == 3 for shape in seen)  # a stage split
     assert {candidate.micro_batch for candidate in found} == {1, 2, 4}
+
+
+def test_like_devices_are_named_in_their_order_whoever_was_named() -> None:
+    plain = make_instance((1.0,) * 4, (1.0, 1.0, 1.0), memory_bytes=(10**9,) * 3)
+    problem = SearchProblem(
+        replace(
+            plain,
+            profiles=dict.fromkeys(plain.profiles, plain.profiles["class-a"]),
+            devices=tuple(replace(device, profile="class-a") for device in plain.devices),
+        )
+    )
+    assert problem.members == [(0, 1, 2)]
+    stages = (CandidateStage(0, 2, (2,), (4,), 4), CandidateStage(2, 4, (1, 0), (3, 1), 1))
+    named = canonical(problem, Candidate(4, stages))
+    assert [stage.devices for stage in named.stages] == [(0,), (1, 2)]
+    assert [stage.shares for stage in named.stages] == [(4,), (3, 1)]
+    assert canonical(problem, named) == named
 
 
 def test_fine_moves_change_shares_and_in_flight() -> None:

@@ -138,3 +138,22 @@ def test_an_all_reduce_takes_processors() -> None:
     bytes_handled = 2 * (4 / 3) * (16 << 20) * 1e-7
     assert simulated > computing + bytes_handled
     assert estimated - computing == pytest.approx(simulated - computing, rel=0.2)
+
+
+def test_together_they_are_estimated_as_each_by_itself() -> None:
+    problem = SearchProblem(make_instance((1.0, 2.0, 1.0, 3.0), (1.0, 1.3, 2.0), bandwidth=20.0, mini_batch=16))
+    candidates = [
+        Candidate(4, (CandidateStage(0, 4, (0,), (4,), 1),)),
+        Candidate(
+            4,
+            (
+                CandidateStage(0, 1, (1,), (4,), 4),
+                CandidateStage(1, 3, (0,), (4,), 3),
+                CandidateStage(3, 4, (2,), (4,), 1),
+            ),
+        ),
+        # The last micro-batch of a round has one sample.
+        Candidate(5, (CandidateStage(0, 2, (0, 1), (3, 2), 3), CandidateStage(2, 4, (2,), (5,), 1))),
+    ]
+    alone = [float(PipelineEstimator(problem).estimate([candidate])[0]) for candidate in candidates]
+    assert PipelineEstimator(problem).estimate(candidates).tolist() == pytest.approx(alone)
