@@ -270,12 +270,6 @@ class DeviceProfile:
         )
 
     @cached_property
-    def forward_sample_seconds_before(self) -> FloatArray:
-        """[layer_count + 1]: forward seconds of one sample in a batch of the largest size, of the layers before each cut."""
-        of_layers = self._forward_rows[-1] / self.batch_sizes[-1]
-        return np.concatenate([np.zeros(1), np.cumsum(of_layers)])
-
-    @cached_property
     def _forward_rows(self) -> FloatArray:
         return np.array(self.forward_seconds, dtype=np.float64)
 

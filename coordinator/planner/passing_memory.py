@@ -207,8 +207,10 @@ def _waiting_part(instance: PlanningInstance, first_layers: IntArray, end_layers
     links = instance.network.matrix
     slowest = float(np.min(links, where=np.isfinite(links), initial=np.inf)) / SLOWER_LINK
     carried = instance.model.cut_bytes[end_layers] / slowest
-    forward = np.array([profile.forward_sample_seconds_before for profile in instance.profiles.values()])
-    computed = (forward[:, end_layers] - forward[:, first_layers]).min(axis=0)
+    # Of a sample in a batch of the largest size that there is.
+    forward = [np.array(each.forward_seconds[-1]) / each.batch_sizes[-1] for each in instance.profiles.values()]
+    before = np.array([np.concatenate([np.zeros(1), np.cumsum(of_layers)]) for of_layers in forward])
+    computed = (before[:, end_layers] - before[:, first_layers]).min(axis=0)
     part = 1 - np.divide(computed, carried, out=np.ones(len(carried)), where=carried > 0)
     # The last stage sends nothing.
     result: FloatArray = np.where(end_layers < instance.model.layer_count, np.maximum(0.0, part), 0.0)
