@@ -3,8 +3,10 @@
     python -m bench.time_to_accuracy --folder DIR --task cnn --task mobilenet_v2
     python -m bench.time_to_accuracy --folder DIR --report
 
-Environment C at 100 Mbit/s, in turns; profiles are there already, as they are the second time that somebody trains a model. One
-JSON file a task, written after each run; what was broken off goes on where it was. Needs root and nothing else at work.
+Environment C at 100 Mbit/s, in turns; profiles are there already, as they are the second time that somebody trains a model. Each
+repeat has a seed of its own, for all methods: epochs to an accuracy are a matter of luck. Peers leave out an epoch's last, short
+mini-batch, as is usual; edgeswarm trains it. One JSON file a task, written after each run; what was broken off goes on where it
+was. Needs root and nothing else at work.
 """
 
 from __future__ import annotations
@@ -74,11 +76,12 @@ class TaskMeasurement:
             for repeat, method in self.missing():
                 say(f"{self._task}: {method}, {repeat + 1} of {self._repeats}")
                 number = f"run-{len(self.document['runs'])}"
+                seed = repeat + 1
                 if method == METHODS[0]:
-                    told = _train(cluster, options, folder / number)
+                    told = _train(cluster, replace(options, seed=seed), folder / number)
                 else:
-                    told = _run_peer(bed, cluster, method, self._task, folder / number)
-                self.document["runs"].append({"repeat": repeat, "method": method, **told})
+                    told = _run_peer(bed, cluster, method, self._task, folder / number, seed=seed)
+                self.document["runs"].append({"repeat": repeat, "method": method, "seed": seed, **told})
                 keep(self._path, self.document)
 
 
@@ -106,12 +109,15 @@ def _train(cluster: BedCluster, options: TrainOptions, folder: Path) -> dict[str
     }
 
 
-def _run_peer(bed: EmulatedLan, cluster: BedCluster, method: str, task: str, folder: Path) -> dict[str, Any]:
+def _run_peer(
+    bed: EmulatedLan, cluster: BedCluster, method: str, task: str, folder: Path, *, seed: int
+) -> dict[str, Any]:
     mini_batch = TASKS[task][1]
     cores = {device.name: device.cores for device in bed.environment.devices}
     devices = [max(cores, key=lambda name: cores[name])] if method == METHODS[1] else list(cores)
     # Both models are faster so.
     words: list[object] = ["--channels-last", "--model", task, "--mini-batch", mini_batch, "--micro-batch", MICRO_BATCH]
+    words += ["--seed", seed]
     if len(devices) > 1:
         words += ["--shares", ",".join(map(str, shares_by_speed(mini_batch, list(cores.values()))))]
     started = time.time()

@@ -1,6 +1,6 @@
 """A plain loop, or DistributedDataParallel with shares by speed, until a test accuracy is reached (bench/jobs/digits.py).
 
-The same model, initial weights, optimizer and mini-batches of the same size as edgeswarm's job; after each epoch rank 0 tests.
+The same model, optimizer and mini-batches of the same size as edgeswarm's job; after each epoch rank 0 tests.
 It prints a line of JSON an epoch: seconds of training so far, when (time.time()), and the accuracy.
 """
 
@@ -27,12 +27,13 @@ from digits import TASKS, Digits, Task, accuracy, adamw  # type: ignore[import-n
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--shares", default="", help="samples of each rank, with commas; none for a device alone")
+    parser.add_argument("--seed", type=int, default=1, help="of the initial weights and of the samples' order")
     given = parser.parse_args()
     join(given)
     task: Task = TASKS[given.model]
     shares = [int(share) for share in given.shares.split(",")] if given.shares else [given.mini_batch]
     begin_of_mine = sum(shares[: given.rank])
-    torch.manual_seed(1)
+    torch.manual_seed(given.seed)
     plain = laid_out(task.make(), given)
     model: nn.Module = DistributedDataParallel(plain, broadcast_buffers=False) if given.world > 1 else plain
     step = adamw(model.named_parameters())
@@ -54,9 +55,10 @@ def main() -> None:
 
     trained_seconds = 0.0
     go_on = torch.ones(1)
-    for epoch in range(task.epochs):
+    orders = torch.Generator().manual_seed(given.seed)
+    for _ in range(task.epochs):
         begin = time.perf_counter()
-        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
+        order = torch.randperm(len(inputs), generator=orders)
         model.train()
         for place in range(0, len(order) - given.mini_batch + 1, given.mini_batch):
             train_round(order[place : place + given.mini_batch])

@@ -27,6 +27,7 @@ from .export_watch import Watch, watching
 from .layer_graph import LayerGraph
 from .lowering import LoweredGraph, lower
 from .mutation import settle_mutations
+from .needed_parts import compute_needed_parts
 from .node import references
 from .structure import describe
 from .values import BYTES_PER_ELEMENT, TensorSpec
@@ -83,9 +84,11 @@ def export_and_cut(
         for name in references((node.args, node.kwargs), "tensor")
         if name not in names
     }
+    tensors = _tensor_specs(model, names, used_constants)
+    compute_needed_parts(lowered, {name: spec.shape for name, spec in tensors.items()})
     graph = assemble(
         lowered,
-        tensors=_tensor_specs(model, names, used_constants),
+        tensors=tensors,
         momenta={path: batch_norm.momentum for path, batch_norm in batch_norms.items()},
         input_structure=_input_structure(args, kwargs),
         returned=pytree.tree_unflatten(
