@@ -29,6 +29,10 @@ _POINTWISE = words(
 _CONVERSIONS = frozenset({"aten.to.dtype", "aten._to_copy.default"})
 _RESHAPES = words("flatten reshape unflatten view _unsafe_view")
 _NO_END = 2**62
+#: Keywords that a rule takes from there, or that say nothing of dimensions and sizes.
+_KEYWORDS = words(
+    "alpha approximate attn_mask device dtype dropout_p implicit is_causal memory_format rounding_mode scale"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +91,8 @@ class Shapes:
 def taken_part(node: RawNode, shapes: Shapes) -> tuple[str, Part] | None:
     """The value of which a node reads a part alone, and which: `x[:, 0]`. None for all other nodes."""
     packet = packet_of(node.op)
-    if packet not in ("select", "slice") or not (isinstance(node.args[0], dict) and "node" in node.args[0]):
+    is_taken = packet in ("select", "slice") and not node.kwargs
+    if not is_taken or not (isinstance(node.args[0], dict) and "node" in node.args[0]):
         return None
     shape = shapes.of(node.args[0])
     dim = _dimension(node.args[1] if len(node.args) > 1 else 0, shape)
@@ -107,6 +112,8 @@ def taken_part(node: RawNode, shapes: Shapes) -> tuple[str, Part] | None:
 def partial_call(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
     """The call that computes this part of a node's result; None where there is no rule, or the part needs everything."""
     packet = packet_of(node.op)
+    if not node.kwargs.keys() <= _KEYWORDS:
+        return None
     if node.op in _CONVERSIONS or packet in _POINTWISE:
         return _pointwise(node, part, shapes)
     if packet in _RESHAPES:
@@ -276,17 +283,21 @@ def _attention(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
     if part.dim != len(result) - 2 or is_causal:
         return None
     mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
-    fits, of_mask = _broadcast(shapes.of(mask), result, part)
+    queries, of_mask = shapes.of(node.args[0]), _broadcast(shapes.of(mask), result, part)
+    if queries is None or len(queries) != len(result) or not of_mask[0]:
+        return None
     needs = _Needs()
     needs.add(node.args[0], part)
     needs.add(node.args[1], None)
     needs.add(node.args[2], None)
-    needs.add(mask, of_mask)
-    return needs.call(node) if fits else None
+    needs.add(mask, of_mask[1])
+    return needs.call(node)
 
 
 def _embedding(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
-    return None if part.dim == len(node.value.shape) - 1 else _call(node, node.args[1], part)
+    """args: table, indices, row without gradient, whether gradients depend on how often a row is met."""
+    counts = bool(node.args[3]) if len(node.args) > 3 else False
+    return None if part.dim == len(node.value.shape) - 1 or counts else _call(node, node.args[1], part)
 
 
 _RULES: dict[str, Callable[[RawNode, Part, Shapes], PartialCall | None]] = {
