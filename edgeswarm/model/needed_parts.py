@@ -11,7 +11,8 @@ all tokens, and the query of one; its projection, its feed-forward part, their n
                                            └─ [:, 0]                                                     └─ [:, 0]
 
 The gradients of what isn't computed are zero in the written model, so weights learn the same. BERT-small's products of matrices
-become 21 % fewer, a twelve-layer one's 7 %. PyTorch, run as it is written, doesn't do this.
+become 21 % fewer, a twelve-layer one's 7 %. PyTorch, run as it is written, doesn't do this. Where tokens and samples share a
+dimension (torch.nn.MultiheadAttention), or something is changed in place, a part isn't followed further.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from . import operators
 from .lowering import LoweredGraph, RawNode
 from .mutation import SharedMemory
 from .node import map_argument, references
-from .part_rules import Part, PartialCall, Shapes, partial_call, taken_part
+from .part_rules import Part, PartialCall, Shapes, partial_call, read_part
 
-# A part that is larger than this one of the whole saves little beside what taking it costs.
-_LARGEST = 0.5
+# Parts larger than this share of the whole save less than taking them costs.
+_LARGEST_SHARE = 0.5
+# A lookup takes no longer than taking a part of what it finds.
+_WORTH_IT = operators.HEAVY_PACKETS - {"embedding", "embedding_bag"}
 
 
 def compute_needed_parts(graph: LoweredGraph, tensor_shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -36,8 +39,8 @@ def compute_needed_parts(graph: LoweredGraph, tensor_shapes: Mapping[str, tuple[
     tensor_shapes: of parameters, buffers and constants.
     """
     shapes = Shapes({**dict(graph.inputs), **{node.name: node.value for node in graph.nodes}}, tensor_shapes)
-    partial = _partial_nodes(graph, shapes)
-    if any(operators.packet_of(call.op) in operators.HEAVY_PACKETS for _, call in partial.values()):
+    partial = _worth_it(_partial_nodes(graph, shapes))
+    if partial:
         graph.nodes = _Rewriting(graph, shapes, partial).nodes
 
 
@@ -56,11 +59,28 @@ def _partial_nodes(graph: LoweredGraph, shapes: Shapes) -> dict[str, tuple[Part,
             assert part is not None
             found[node.name] = part, call
             needs = call.needs
-        elif not changes and (taken := taken_part(node, shapes)) is not None:
-            needs = dict([taken])
+        elif not changes and (read := read_part(node, shapes)) is not None:
+            needs = dict([read])
         for name in node.reads:
             needed.setdefault(name, []).append(needs.get(name))
     return found
+
+
+def _worth_it(partial: Mapping[str, tuple[Part, PartialCall]]) -> dict[str, tuple[Part, PartialCall]]:
+    """Those that belong together with a heavy operation, by way of parts that they get from each other."""
+    group: dict[str, str] = {name: name for name in partial}
+
+    def first_of(name: str) -> str:
+        while group[name] != name:
+            name = group[name]
+        return name
+
+    for name, (_, call) in partial.items():
+        for needed in call.needs:
+            if needed in partial:
+                group[first_of(needed)] = first_of(name)
+    heavy = {first_of(name) for name, (_, call) in partial.items() if operators.packet_of(call.op) in _WORTH_IT}
+    return {name: each for name, each in partial.items() if first_of(name) in heavy}
 
 
 def _agreed(needed: list[Part | None], node: RawNode) -> Part | None:
@@ -69,7 +89,7 @@ def _agreed(needed: list[Part | None], node: RawNode) -> Part | None:
     if part is None or any(other != part for other in needed):
         return None
     whole = node.value.shape[part.dim]
-    return part if whole is not None and part.size <= _LARGEST * whole else None
+    return part if whole is not None and part.size <= _LARGEST_SHARE * whole else None
 
 
 class _Rewriting:
@@ -78,7 +98,7 @@ class _Rewriting:
     def __init__(self, graph: LoweredGraph, shapes: Shapes, partial: Mapping[str, tuple[Part, PartialCall]]) -> None:
         self._shapes = shapes
         self._partial = partial
-        self._taken: dict[tuple[str, Part], str] = {}
+        self._inserted: dict[tuple[str, Part], str] = {}
         self._names = set(shapes.values)
         self.nodes: list[RawNode] = []
         for node in graph.nodes:
@@ -100,35 +120,52 @@ class _Rewriting:
                 value=part.of(node.value),
                 views=tuple(given.get(name, name) for name in node.views),
             )
-        taken = taken_part(node, self._shapes)
-        if taken is None or taken[0] not in self._partial:
+        # What reads a part of a partial value reads all of it: all its readers need the same.
+        read = read_part(node, self._shapes)
+        if read is None or read[0] not in self._partial:
             return node
         if operators.packet_of(node.op) == "slice":
             return dataclasses.replace(node, op="aten.alias.default", args=node.args[:1])
         return dataclasses.replace(node, args=[*node.args[:2], 0])
 
     def _part_of(self, name: str, part: Part, reader: RawNode) -> str:
-        """The name of a value that is this part of another one; taken from it, where it is there as a whole."""
+        """The name of a value that is this part of another one; where that is there as a whole, nodes that copy it from there
+        are put before the reader.
+        """
         if name in self._partial:
             assert self._partial[name][0] == part
             return name
-        if (name, part) not in self._taken:
-            made = f"{name}_part"
-            while made in self._names:
-                made += "_again"
-            self._names.add(made)
-            self._taken[name, part] = made
-            self.nodes.append(
-                RawNode(
-                    name=made,
-                    op="aten.slice.Tensor",
-                    args=[{"node": name}, part.dim, part.begin, part.end],
-                    kwargs={},
-                    value=dataclasses.replace(part.of(self._shapes.values[name]), order=None),
-                    module=reader.module,
-                    line=reader.line,
-                    mutates=(),
-                    views=(name,),
-                )
+        if (name, part) not in self._inserted:
+            value = part.of(self._shapes.values[name])
+            view = RawNode(
+                name=self._unused(f"{name}_slice"),
+                op="aten.slice.Tensor",
+                args=[{"node": name}, part.dim, part.begin, part.end],
+                kwargs={},
+                value=dataclasses.replace(value, order=None),
+                module=reader.module,
+                line=reader.line,
+                mutates=(),
+                views=(name,),
             )
-        return self._taken[name, part]
+            # A copy, so that the whole isn't held for it, and products have the same bits where it comes from a network.
+            copy = dataclasses.replace(
+                view,
+                name=self._unused(f"{name}_part"),
+                op="aten.clone.default",
+                args=[{"node": view.name}],
+                kwargs={"memory_format": {"memory_format": "contiguous_format"}},
+                value=dataclasses.replace(value, order=tuple(range(len(value.shape)))),
+                views=(),
+            )
+            self.nodes += [view, copy]
+            self._inserted[name, part] = copy.name
+        return self._inserted[name, part]
+
+    def _unused(self, wanted: str) -> str:
+        name, number = wanted, 0
+        while name in self._names:
+            number += 1
+            name = f"{wanted}_again_{number}"
+        self._names.add(name)
+        return name

@@ -6,7 +6,8 @@
     transpose, view   [batch, tokens, heads, width]            the same tokens, in the dimension where they lie there
     convolution, batch_norm, ...                               no rule: everything
 
-A rule may only say what holds for every value: the same numbers come out, up to the order of sums inside a product of matrices.
+A rule may only say what holds for every value: the same numbers come out, up to the order of sums inside a product of matrices
+and what dropout draws. (Infinities of what nobody reads spoil gradients in PyTorch, by 0 x inf, and don't here.)
 """
 
 from __future__ import annotations
@@ -27,7 +28,17 @@ _POINTWISE = words(
 )
 #: Other overloads compare or convert to another tensor's dtype and device.
 _CONVERSIONS = frozenset({"aten.to.dtype", "aten._to_copy.default"})
-_RESHAPES = words("flatten reshape unflatten view _unsafe_view")
+#: `view.dtype` isn't one of them.
+_RESHAPES = frozenset(
+    {
+        "aten.flatten.using_ints",
+        "aten.reshape.default",
+        "aten.unflatten.int",
+        "aten.view.default",
+        "aten._unsafe_view.default",
+    }
+)
+#: PyTorch writes `x[:]` as one that ends at 2**63 - 1.
 _NO_END = 2**62
 #: Keywords that a rule takes from there, or that say nothing of dimensions and sizes.
 _KEYWORDS = words(
@@ -88,11 +99,11 @@ class Shapes:
         return None if value is None or value.dtype is None else value.shape
 
 
-def taken_part(node: RawNode, shapes: Shapes) -> tuple[str, Part] | None:
+def read_part(node: RawNode, shapes: Shapes) -> tuple[str, Part] | None:
     """The value of which a node reads a part alone, and which: `x[:, 0]`. None for all other nodes."""
     packet = packet_of(node.op)
-    is_taken = packet in ("select", "slice") and not node.kwargs
-    if not is_taken or not (isinstance(node.args[0], dict) and "node" in node.args[0]):
+    is_part = packet in ("select", "slice") and not node.kwargs
+    if not is_part or not (isinstance(node.args[0], dict) and "node" in node.args[0]):
         return None
     shape = shapes.of(node.args[0])
     dim = _dimension(node.args[1] if len(node.args) > 1 else 0, shape)
@@ -116,7 +127,7 @@ def partial_call(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | Non
         return None
     if node.op in _CONVERSIONS or packet in _POINTWISE:
         return _pointwise(node, part, shapes)
-    if packet in _RESHAPES:
+    if node.op in _RESHAPES:
         return _reshape(node, part, shapes)
     rule = _RULES.get(packet)
     return None if rule is None else rule(node, part, shapes)
@@ -147,13 +158,12 @@ class _Needs:
         return PartialCall(op or node.op, node.args if args is None else args, parts) if parts else None
 
 
-def _call(node: RawNode, argument: Any, part: Part, **more: Any) -> PartialCall | None:
+def _of_one_argument(node: RawNode, place: int, part: Part, **changed: Any) -> PartialCall | None:
+    """The call that needs a part of the argument at this place, and all others whole."""
     needs = _Needs()
-    needs.add(argument, part)
-    for other in (*node.args, *node.kwargs.values()):
-        if other is not argument:
-            needs.add(other, None)
-    return needs.call(node, **more)
+    for position, argument in enumerate((*node.args, *node.kwargs.values())):
+        needs.add(argument, part if position == place else None)
+    return needs.call(node, **changed)
 
 
 def _broadcast(
@@ -176,9 +186,11 @@ def _pointwise(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
     return needs.call(node)
 
 
-def _along_rows(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
+def _linear(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
     """linear: any part but one of the last dimension."""
-    return None if part.dim == len(node.value.shape) - 1 else _call(node, node.args[0], part)
+    bias = shapes.of(node.args[2]) if len(node.args) > 2 else None
+    is_width = part.dim == len(node.value.shape) - 1
+    return None if is_width or len(bias or ()) > 1 else _of_one_argument(node, 0, part)
 
 
 def _matmul(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
@@ -199,30 +211,30 @@ def _matmul(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
 
 def _layer_norm(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
     is_outside = part.dim < len(node.value.shape) - len(node.args[1])
-    return _call(node, node.args[0], part) if is_outside else None
+    return _of_one_argument(node, 0, part) if is_outside else None
 
 
 def _softmax(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
     is_another = part.dim != _dimension(node.args[1], node.value.shape)
-    return _call(node, node.args[0], part) if is_another else None
+    return _of_one_argument(node, 0, part) if is_another else None
 
 
 def _transpose(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
     one, other = (_dimension(dim, node.value.shape) for dim in node.args[1:3])
     dim = {one: other, other: one}.get(part.dim, part.dim)
-    return _call(node, node.args[0], dataclasses.replace(part, dim=dim))
+    return _of_one_argument(node, 0, dataclasses.replace(part, dim=dim))
 
 
 def _permute(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
     dim = _dimension(node.args[1][part.dim], node.value.shape)
-    return _call(node, node.args[0], dataclasses.replace(part, dim=dim))
+    return _of_one_argument(node, 0, dataclasses.replace(part, dim=dim))
 
 
 def _unsqueeze(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
     made = _dimension(node.args[1], node.value.shape)
     if part.dim == made:
         return None
-    return _call(node, node.args[0], dataclasses.replace(part, dim=part.dim - (part.dim > made)))
+    return _of_one_argument(node, 0, dataclasses.replace(part, dim=part.dim - (part.dim > made)))
 
 
 def _expand(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
@@ -231,7 +243,7 @@ def _expand(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
         return None
     sizes = list(node.args[1])
     sizes[part.dim] = part.size
-    return _call(node, node.args[0], needed, args=[node.args[0], sizes, *node.args[2:]])
+    return _of_one_argument(node, 0, needed, args=[node.args[0], sizes, *node.args[2:]])
 
 
 def _reshape(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
@@ -247,9 +259,8 @@ def _reshape(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
     sizes: list[Any] = [{"batch": [1, 0]} if size == BATCH else size for size in result]
     sizes[part.dim] = part.size
     # What is given may lie apart in memory, which `view` doesn't take.
-    return _call(
-        node, node.args[0], dataclasses.replace(part, dim=dim), op="aten.reshape.default", args=[node.args[0], sizes]
-    )
+    needed = dataclasses.replace(part, dim=dim)
+    return _of_one_argument(node, 0, needed, op="aten.reshape.default", args=[node.args[0], sizes])
 
 
 def _count(sizes: Sequence[int | None]) -> tuple[int, int]:
@@ -261,7 +272,7 @@ def _slice(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
     """One of everything (`x[:]`) alone: a part of a part isn't followed."""
     start, end, step = _slice_bounds(node.args)
     is_all = start in (None, 0) and (end is None or (isinstance(end, int) and end >= _NO_END)) and step == 1
-    return _call(node, node.args[0], part) if is_all else None
+    return _of_one_argument(node, 0, part) if is_all else None
 
 
 def _cat(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
@@ -295,13 +306,13 @@ def _attention(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
 
 
 def _embedding(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
-    """args: table, indices, row without gradient, whether gradients depend on how often a row is met."""
-    counts = bool(node.args[3]) if len(node.args) > 3 else False
-    return None if part.dim == len(node.value.shape) - 1 or counts else _call(node, node.args[1], part)
+    """args: table, indices, row without gradient, and whether the gradient depends on all that are met: by count, or sparse."""
+    of_all = any(node.args[3:5])
+    return None if part.dim == len(node.value.shape) - 1 or of_all else _of_one_argument(node, 1, part)
 
 
 _RULES: dict[str, Callable[[RawNode, Part, Shapes], PartialCall | None]] = {
-    "linear": _along_rows,
+    "linear": _linear,
     "matmul": _matmul,
     "bmm": _matmul,
     "layer_norm": _layer_norm,

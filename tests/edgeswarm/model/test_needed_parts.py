@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from edgeswarm.model.evaluation import export_evaluation
 from edgeswarm.model.export import ExportedModel, export_model
-from edgeswarm.model.node import Node
 from tests.zoo import ZOO
 
 from .exactness import as_written, logits_of
@@ -112,9 +111,10 @@ def _flops_as_written() -> int:
         return _flops(exported(made(first)))
 
 
-def taken(found: ExportedModel) -> list[Node]:
-    """Where a part is taken of what is there as a whole."""
-    return [node for node in found.layer_graph.nodes if node.name.endswith("_part")]
+def taken(found: ExportedModel) -> list[tuple[Any, ...]]:
+    """Where a part is taken of what is there as a whole: dimension, begin and end."""
+    nodes = found.layer_graph.nodes
+    return [node.args[1:] for node in nodes if node.op == "aten.slice.Tensor" and node.name.endswith("_slice")]
 
 
 def trained(
@@ -189,15 +189,17 @@ def test_causal_attention_is_whole_and_what_is_behind_it_is_not() -> None:
     assert_trains_alike(model, found)
 
 
-@pytest.mark.parametrize("stages", [2, 3, 5])
-def test_stages_have_the_bits_of_the_whole(stages: int) -> None:
-    model = made(first)
-    found = exported(model)
-    whole, split = (trained(model, found, (some_tokens(),), {}, batch=BATCH, stages=count) for count in (1, stages))
-    assert whole.keys() == split.keys()
-    for name, wanted in whole.items():
-        assert torch.equal(split[name], wanted), name
-    assert_trains_alike(model, found, stages=stages)
+@pytest.mark.parametrize("attend", [fused, causal])
+def test_stages_have_the_bits_of_the_whole(attend: Callable[..., Tensor]) -> None:
+    model = made(lambda tokens: tokens[:, -1], attend=attend).float()
+    tokens = some_tokens().float()
+    found = export_model(model, (tokens,))
+    whole = trained(model, found, (tokens,), {}, batch=BATCH, stages=1)
+    for stages in (2, 3, 5, len(found.layer_graph.layers)):
+        split = trained(model, found, (tokens,), {}, batch=BATCH, stages=stages)
+        assert whole.keys() == split.keys()
+        for name, wanted in whole.items():
+            assert torch.equal(split[name], wanted), name
 
 
 HEADS_OF_EVERYTHING: dict[str, Sentences] = {
@@ -259,7 +261,71 @@ def test_a_weight_of_all_tokens_is_added_to_all() -> None:
     torch.manual_seed(0)
     model = Positions().double()
     found = exported(model)
-    assert [node.args[1:] for node in taken(found)] == [(1, 0, 1)]
+    assert taken(found) == [(1, 0, 1)]
+    assert_trains_alike(model, found)
+
+
+class Latents(nn.Module):
+    """Queries that are the same for all samples, and have no dimension for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents, self.out = nn.Parameter(torch.randn(TOKENS, WIDTH)), nn.Linear(WIDTH, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        queries = self.latents.view(TOKENS, HEADS, WIDTH // HEADS).transpose(0, 1)
+        keys = tokens.view(tokens.shape[0], TOKENS, HEADS, WIDTH // HEADS).transpose(1, 2)
+        attended = functional.scaled_dot_product_attention(queries, keys, keys)
+        result: Tensor = self.out(attended.transpose(1, 2).reshape(tokens.shape[0], TOKENS, WIDTH))[:, 0]
+        return result
+
+
+class Alike(nn.Module):
+    """One value as both factors of a product, of which one row is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.embed, self.last = nn.Parameter(torch.randn(5, 4)), nn.Linear(4, 4), nn.Linear(WIDTH, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rows = self.embed(self.table)
+        result: Tensor = self.last(tokens.mean(1)) + functional.linear(rows, rows).softmax(-1)[0]
+        return result
+
+
+class Counted(nn.Module):
+    """Gradients that depend on how often a word is met, and on words that nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(3, WIDTH, scale_grad_by_freq=True)
+        self.last = nn.Linear(WIDTH, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        words = (tokens[:, :, 0] > 0).long()
+        result: Tensor = self.last(self.words(words))[:, 0]
+        return result
+
+
+class Bits(nn.Module):
+    """A number's bits as another number, and a part that belongs to nothing heavy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        bits = self.first(tokens).detach().view(torch.int64)[:, 0] % 7
+        result: Tensor = self.last(bits.to(tokens.dtype) + tokens.relu()[:, :2].mean(1)) + self.first(tokens).mean()
+        return result
+
+
+@pytest.mark.parametrize(("kind", "parts"), [(Latents, 1), (Alike, 0), (Counted, 1), (Bits, 0)])
+def test_awkward_models_learn_the_same(kind: Callable[[], nn.Module], parts: int) -> None:
+    torch.manual_seed(0)
+    model = kind().double()
+    found = exported(model)
+    assert len(taken(found)) == parts
     assert_trains_alike(model, found)
 
 
@@ -290,7 +356,7 @@ def test_they_are_evaluated_so_too(name: str) -> None:
     training = export_model(model, args, kwargs)
     evaluation = export_evaluation(model, args, kwargs, training=training.layer_graph)
     graph = evaluation.layer_graph
-    assert any(node.name.endswith("_part") for node in graph.nodes)
+    assert taken(ExportedModel(graph, {}))
     tensors = {**all_tensors(model, training), **evaluation.constants}
     pipeline = Pipeline(ExportedModel(graph, evaluation.constants), tensors, bounds(graph, 3))
     with torch.no_grad():
