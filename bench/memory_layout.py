@@ -1,6 +1,6 @@
 """What workers do for a training step on a processor: on x86 images that lie in memory pixel by pixel (channels last),
 convolutions of small images computed otherwise than PyTorch does, and products of matrices by oneDNN where MKL is slow; dropout
-with fewer random numbers on all.
+with fewer random numbers, and nothing that nobody reads, on all.
 
     python -m bench.memory_layout [--model resnet_50] [--repeats 7] [--write]
 
@@ -26,7 +26,7 @@ from bench.jobs.paper_models import PAPER_MODELS
 from bench.measuring import Report, Spread, arguments, one_thread, ratios, say
 from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
 from bench.refit import prepared_job
-from edgeswarm.model import memory_layout, small_images
+from edgeswarm.model import export, memory_layout, small_images
 from edgeswarm.model import stage as stage_module
 from edgeswarm.model.matrix_products import own_products
 from edgeswarm.model.probe import random_inputs_for, random_tensors
@@ -45,9 +45,9 @@ _MEASURE = "--measure-here"
 def measure_here(model: str, *, repeats: int) -> dict[str, list[float]]:
     """CPU seconds of each step, by way."""
     torch.set_num_threads(1)
-    graph = prepared_job(JOBS / f"{model}.py").layer_graph
-    stage = graph.stage(0, len(graph.layers))
-    tensors = random_tensors(stage, seed=0)
+    with mock.patch.object(export, "compute_needed_parts"):
+        as_written = prepared_job(JOBS / f"{model}.py").layer_graph
+    as_computed = prepared_job(JOBS / f"{model}.py").layer_graph
     modules = {}
     for name in WAYS:
         convolve = small_images.convolve if name == WORKER else functional.conv2d
@@ -58,8 +58,9 @@ def measure_here(model: str, *, repeats: int) -> dict[str, list[float]]:
             mock.patch.dict(stage_module._OWN, dropping),
             mock.patch.object(stage_module, "own_products", own_products if name == WORKER else lambda _: {}),
         ):
-            copied = {key: tensor.clone() for key, tensor in tensors.items()}
-            modules[name] = StageModule(stage, copied, fast_layout=name != PLAIN)
+            graph = as_computed if name == WORKER else as_written
+            stage = graph.stage(0, len(graph.layers))
+            modules[name] = StageModule(stage, random_tensors(stage, seed=0), fast_layout=name != PLAIN)
     memory_layout.resolve_for_any_layout.cache_clear()
     inputs = {name: random_inputs_for(module, SAMPLES[model], seed=0) for name, module in modules.items()}
     taken: dict[str, list[float]] = {name: [] for name in modules}

@@ -337,7 +337,7 @@ def test_dropout_draws_for_what_is_computed() -> None:
     assert logits.isfinite().all()
 
 
-@pytest.mark.parametrize(("name", "stages"), itertools.product(CLASS_TOKEN_MODELS, (1, 3)))
+@pytest.mark.parametrize(("name", "stages"), list(itertools.product(CLASS_TOKEN_MODELS, (1, 3))))
 def test_models_that_people_have(name: str, stages: int) -> None:
     size = ZOO[name].small
     torch.manual_seed(0)
