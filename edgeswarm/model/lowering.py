@@ -336,12 +336,17 @@ class _Lowering:
         return ValueType(dtype=_dtype(value.dtype), shape=tuple(shape), elements=elements, order=_memory_order(value))
 
     def _name(self, wanted: str) -> str:
-        name, number = wanted, 0
-        while name in self._taken:
-            number += 1
-            name = f"{wanted}_again_{number}"
-        self._taken.add(name)
-        return name
+        return unused_name(wanted, self._taken)
+
+
+def unused_name(wanted: str, taken: set[str]) -> str:
+    """A name like the wanted one that isn't taken yet; it is from now on."""
+    name, number = wanted, 0
+    while name in taken:
+        number += 1
+        name = f"{wanted}_again_{number}"
+    taken.add(name)
+    return name
 
 
 def _memory_order(value: torch.Tensor) -> tuple[int, ...] | None:

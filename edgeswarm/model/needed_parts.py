@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import operators
-from .lowering import LoweredGraph, RawNode
+from .lowering import LoweredGraph, RawNode, unused_name
 from .mutation import SharedMemory
 from .node import map_argument, references
 from .part_rules import Part, PartialCall, Shapes, partial_call, read_part
@@ -138,7 +138,7 @@ class _Rewriting:
         if (name, part) not in self._inserted:
             value = part.of(self._shapes.values[name])
             view = RawNode(
-                name=self._unused(f"{name}_slice"),
+                name=unused_name(f"{name}_slice", self._names),
                 op="aten.slice.Tensor",
                 args=[{"node": name}, part.dim, part.begin, part.end],
                 kwargs={},
@@ -151,7 +151,7 @@ class _Rewriting:
             # A copy, so that the whole isn't held for it, and products have the same bits where it comes from a network.
             copy = dataclasses.replace(
                 view,
-                name=self._unused(f"{name}_part"),
+                name=unused_name(f"{name}_part", self._names),
                 op="aten.clone.default",
                 args=[{"node": view.name}],
                 kwargs={"memory_format": {"memory_format": "contiguous_format"}},
@@ -161,11 +161,3 @@ class _Rewriting:
             self.nodes += [view, copy]
             self._inserted[name, part] = copy.name
         return self._inserted[name, part]
-
-    def _unused(self, wanted: str) -> str:
-        name, number = wanted, 0
-        while name in self._names:
-            number += 1
-            name = f"{wanted}_again_{number}"
-        self._names.add(name)
-        return name
