@@ -20,6 +20,7 @@ from bench.cell import Cell, profile_anew, train_from_full_speed, whole_stage, w
 from bench.energy import Counter, joules_between, read_counters
 from bench.measuring import say
 from bench.peers.launch import PeerRun, run_peer
+from bench.peers.rounds import WARM_UP_ROUNDS, warm_up_rounds
 from bench.peers.settings import PeerSettings, PeerTuner, alone, rate_alone
 from bench.testbed import links
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
@@ -39,7 +40,7 @@ from edgeswarm_coordinator.events import (
 from edgeswarm_coordinator.metrics import move_to_json, round_to_json
 from edgeswarm_coordinator.plan_by_hand import with_node_ids
 
-WARM_UP_ROUNDS, LEAST_ROUNDS, SERVED_ROUNDS = 2, 3, 4
+LEAST_ROUNDS, SERVED_ROUNDS = 3, 4
 # Until the second look at the devices' speeds, or the first one where rounds are long; neither where that takes too long.
 SETTLING_ROUNDS = (12, 6)
 # Of a training that is long enough for other shares to pay; rounds of a checkpoint that would be an accident here.
@@ -88,7 +89,8 @@ class OnBed:
         folder.mkdir()
         path = folder / "plan.json"
         path.write_text(json.dumps(with_node_ids(plan, self._node_ids).to_json()))
-        return self._trained(replace(self._options(rounds=WARM_UP_ROUNDS + rounds), plan_path=path), folder)
+        first = warm_up_rounds(plan.predicted.round_seconds)
+        return self._trained(replace(self._options(rounds=first + rounds), plan_path=path), folder, first=first)
 
     def train_long(self, plan: Plan, instance: PlanningInstance) -> dict[str, Any]:
         """As a user has it: the beginning of a long training, whose shares may follow the devices' speed. What comes behind
@@ -102,7 +104,7 @@ class OnBed:
         short_enough = (
             some for some in SETTLING_ROUNDS if some * plan.predicted.round_seconds <= effort.settling_seconds
         )
-        first = WARM_UP_ROUNDS + next(short_enough, 0)
+        first = warm_up_rounds(plan.predicted.round_seconds) + next(short_enough, 0)
         done: list[RoundDone] = []
         ends: list[float] = []
         moves: list[SharesMoved] = []
@@ -150,11 +152,13 @@ class OnBed:
         folder = self._run_folder()
         links.limit(HUB, self._cell.mbps)
         try:
-            return self._trained(self._options(rounds=WARM_UP_ROUNDS + SERVED_ROUNDS, data="served"), folder)
+            options = self._options(rounds=WARM_UP_ROUNDS + SERVED_ROUNDS, data="served")
+            return self._trained(options, folder, first=WARM_UP_ROUNDS)
         finally:
             links.limit(HUB, None)
 
-    def _trained(self, options: TrainOptions, folder: Path) -> dict[str, Any]:
+    def _trained(self, options: TrainOptions, folder: Path, *, first: int) -> dict[str, Any]:
+        """first: the rounds before it don't count."""
         counters = read_counters()
         ends: list[float] = []
 
@@ -162,14 +166,14 @@ class OnBed:
             nonlocal counters
             if isinstance(event, RoundDone):
                 ends.append(time.monotonic())
-                if event.round == WARM_UP_ROUNDS - 1:
+                if event.round == first - 1:
                     counters = read_counters()
 
         try:
             result = train_from_full_speed(self._cluster, replace(options, output=folder / "result"), listen)
         except EdgeswarmError as error:
             return {"problem": f"{error.code.value}: {error.message}"}
-        return self._told(result.metrics["rounds"], ends, first=WARM_UP_ROUNDS, counters=counters)
+        return self._told(result.metrics["rounds"], ends, first=first, counters=counters)
 
     def _told(
         self, rounds: Sequence[Mapping[str, Any]], ends: Sequence[float], *, first: int, counters: dict[str, Counter]

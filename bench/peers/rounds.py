@@ -15,9 +15,15 @@ from torch import nn
 
 from bench.energy import joules_between, read_counters
 
-WARM_UP_ROUNDS = 2
+# Not timed: the first two rounds, and of rounds as long as this the first alone.
+WARM_UP_ROUNDS, LONG_ROUND_SECONDS = 2, 30.0
 IMPORTED = "has imported torch"  # what a script says first
 JOIN_SECONDS = 300.0
+
+
+def warm_up_rounds(round_seconds: float) -> int:
+    """How many rounds go before those that are timed."""
+    return WARM_UP_ROUNDS if round_seconds < LONG_ROUND_SECONDS else 1
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
@@ -25,7 +31,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True)
     parser.add_argument("--mini-batch", type=int, required=True, help="samples of one optimizer step, over all devices")
     parser.add_argument("--micro-batch", type=int, required=True, help="samples that are computed at once")
-    parser.add_argument("--rounds", type=int, default=10, help="to time, behind two that are not timed")
+    parser.add_argument("--rounds", type=int, default=10, help="to time, behind one or two that are not")
     parser.add_argument("--seconds", type=float, default=90.0, help="after which no further round begins")
     parser.add_argument("--channels-last", action="store_true", help="images and convolutions' weights pixel by pixel")
     parser.add_argument("--rank", type=int, default=0)
@@ -61,7 +67,12 @@ def join(given: argparse.Namespace) -> None:
 
 def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> None:
     """Trains rounds at all ranks; rank 0 prints one line of JSON with their seconds, and what each rank and the machine used."""
-    for _ in range(WARM_UP_ROUNDS):
+    begin = time.perf_counter()
+    train_round()
+    left = torch.tensor(warm_up_rounds(time.perf_counter() - begin) - 1)
+    if given.world > 1:
+        dist.broadcast(left, 0)
+    for _ in range(int(left)):
         train_round()
     cpu_before = time.process_time()
     energy_before = read_counters()
