@@ -44,7 +44,8 @@ class Job:
     optimizer: (named parameters) -> a torch optimizer. It gets a list of (name, parameter) of what a device holds, and
         is not called where that is nothing.
     batch_size: samples of one optimizer step. epochs: passes over the data set. seed: of weights, order and draws.
-    transform: (sample, generator) -> sample, run where the sample is used; draws from the generator alone.
+    transform: (sample, generator) -> sample, run where the sample is used; draws from the generator alone. What it makes of a
+        sample without drawing is kept for later epochs.
     learning_rate_schedule: round -> factor on each group's initial learning rate.
     clip_gradient_norm: the largest 2-norm of the whole model's gradient.
     input_columns, target_columns: for data sets whose items are dicts (Hugging Face `datasets`): the keys of the inputs and

@@ -38,6 +38,7 @@ from .job_loss import called
 from .samples import SampleSource
 from .stage_samples import evaluation_requests, sample_part, stage_inputs, to_device
 from .timing import FORWARD, WAITING
+from .transformed_samples import TransformedSamples
 
 ACTIVITY = "evaluation: "
 
@@ -71,7 +72,7 @@ class StageEvaluation:
     """One object an epoch; `run` once for each evaluation.
 
     length: items of the evaluation set. source: its samples, at the first and the last stage; what it keeps makes the
-    next evaluation local. device: its name, for messages.
+    next evaluation local. device: its name, for messages. transformed: what the transform made of samples before.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class StageEvaluation:
         length: int,
         source: SampleSource | None,
         device: str,
+        transformed: TransformedSamples | None = None,
     ) -> None:
         self.module = module
         self._job = dataclasses.replace(job, transform=job.evaluation_transform or job.transform)
@@ -92,6 +94,7 @@ class StageEvaluation:
         self._shared = shared
         self._length = length
         self._source = source
+        self._transformed = transformed
         self._device = device
         self._exchange = StageExchange(
             module,
@@ -205,6 +208,7 @@ class StageEvaluation:
             requests=evaluation_requests(self._routes, self._length, self._round),
             ahead=FEED_AHEAD,
             where=self._device,
+            transformed=self._transformed,
         )
 
     def _close_feed_beside(self) -> None:

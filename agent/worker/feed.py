@@ -12,26 +12,22 @@ What goes wrong in the thread latches: `get` raises it, from then on always.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.feed_ahead import FEED_AHEAD_BYTES, most_ahead
 from edgeswarm.job import Job
-from edgeswarm.model.draws import drawing_from, restored_generators
 from edgeswarm.wire.fetch import SamplePart
-from edgeswarm.wire.tensor_misfits import collate_named
-from edgeswarm.wire.tensor_samples import part_of
 
-from .errors import HaltedError, line_of
+from .errors import HaltedError
 from .samples import Samples, SampleSource
+from .transformed_samples import TransformedSamples
+from .transforming import ReadSamples, Transforming
 
 CLOSE_SECONDS = 2.0
 
@@ -68,7 +64,8 @@ class SampleFeed:
     part: what `get` gives. With a transform whole samples are read all the same, since it takes and returns whole ones.
     A transform may draw from PyTorch's default generator, `random` and numpy's legacy one too: they are seeded for it.
     ahead_bytes: what waits is no more than this, or one micro-batch where that is larger.
-    requests may be endless. where: the device's name, for messages. `close` it: it has a thread.
+    requests may be endless. where: the device's name, for messages. transformed: what a transform that draws nothing made of
+    samples before. `close` it: it has a thread.
     """
 
     def __init__(
@@ -82,17 +79,20 @@ class SampleFeed:
         ahead: int = 4,
         ahead_bytes: int = FEED_AHEAD_BYTES,
         where: str = "this device",
+        transformed: TransformedSamples | None = None,
     ) -> None:
         if ahead < 1:
             raise ValueError("ahead is at least 1 micro-batch")
         self._source = source
-        self._transform = job.transform
-        self._seed = seed
         self._part = part
+        self._transforming: Transforming | None = None
+        if job.transform is not None:
+            self._transforming = Transforming(
+                source=source, transform=job.transform, seed=seed, part=part, where=where, kept=transformed
+            )
         self._requests = requests
         self._ahead = ahead
         self._ahead_bytes = ahead_bytes
-        self._where = where
         self._changed = threading.Condition()
         self._ready: dict[tuple[int, int], Batch] = {}
         self._ready_bytes = 0
@@ -197,64 +197,25 @@ class SampleFeed:
         request, self._pending = self._pending, None
         return request
 
-    def _read_at_once(self, run: list[FeedRequest]) -> Samples | None:
-        """The samples of all these requests; None where they are to be read in pieces, as they are transformed."""
+    def _read_at_once(self, run: list[FeedRequest]) -> Samples | ReadSamples:
+        """What is missing of the samples of all these requests; in pieces where one micro-batch has many large ones."""
         indices = list(dict.fromkeys(index for request in run for index in request.indices))
-        if self._transform is None:
+        if self._transforming is None:
             return self._source.read(indices, self._part)
-        # A micro-batch of large images may take far more than what the transform makes of it.
-        in_pieces = len(run) == 1 and len(indices) > self._source.samples_a_call()
-        return None if in_pieces else self._source.read(indices, SamplePart.BOTH)
+        return self._transforming.read(indices, in_pieces=len(run) == 1)
 
-    def _batch(self, request: FeedRequest, samples: Samples | None) -> Batch:
+    def _batch(self, request: FeedRequest, samples: Samples | ReadSamples) -> Batch:
         if not request.indices:
             return Batch()
-        if self._transform is None:
-            assert samples is not None
-            value = samples.collate(request.indices)
+        if self._transforming is not None:
+            assert isinstance(samples, ReadSamples)
+            value = self._transforming.batch(request.indices, request.epoch, samples)
         else:
-            with restored_generators():
-                value = collate_named(list(self._transformed_all(request, samples)), request.indices)
+            assert not isinstance(samples, ReadSamples)
+            value = samples.collate(request.indices)
         if self._part is SamplePart.BOTH:
             return Batch(*value)
         return Batch(inputs=value) if self._part is SamplePart.INPUTS else Batch(targets=value)
-
-    def _transformed_all(self, request: FeedRequest, samples: Samples | None) -> Iterator[Any]:
-        first = 0
-        while first < len(request.indices):
-            end = len(request.indices) if samples is not None else first + self._source.samples_a_call()
-            piece = request.indices[first:end]
-            here = samples if samples is not None else self._source.read(piece, SamplePart.BOTH)
-            for index in piece:
-                yield self._transformed(index, request.epoch, here)
-            first = end
-
-    def _transformed(self, index: int, epoch: int, samples: Samples) -> Any:
-        """The wanted part of a sample after the job's transform."""
-        assert self._transform is not None
-        generator = sample_generator(self._seed, epoch, index)
-        try:
-            sample = samples.item(index)
-            with drawing_from(generator):
-                sample = self._transform(sample, generator)
-        except EdgeswarmError:
-            raise
-        except ImportError as error:
-            raise EdgeswarmError(
-                ErrorCode.MODULE_MISSING,
-                f"The Python module {error.name or str(error)!r} is missing on {self._where}, "
-                f"and transforming item {index} of the dataset needs it{line_of(error)}.",
-                f"Install it there, in the Python that runs edgeswarm{_package_of(error.name)}.",
-                detail="".join(traceback.format_exception(error)),
-            ) from error
-        except Exception as error:  # the user's code may raise anything
-            raise EdgeswarmError(
-                ErrorCode.DATA_FAILED,
-                f"The job's transform failed on item {index} on {self._where}: {said_by(error)}{line_of(error)}.",
-                "Correct the transform.",
-                detail="".join(traceback.format_exception(error)),
-            ) from error
-        return part_of(sample, self._part)
 
 
 def bytes_of(value: Any) -> int:
@@ -274,14 +235,3 @@ def _rows(value: Any, first: int, end: int) -> Any:
     if isinstance(value, Mapping):
         return {key: _rows(item, first, end) for key, item in value.items()}
     return type(value)(_rows(item, first, end) for item in value) if isinstance(value, (tuple, list)) else value
-
-
-def _package_of(module: str | None) -> str:
-    """What to install where the package's name is another than the module's."""
-    return " (pip install pillow)" if module and module.partition(".")[0] == "PIL" else ""
-
-
-def sample_generator(seed: int, epoch: int, index: int) -> torch.Generator:
-    """The generator for a sample's transform: a function of these three, so that every consumer draws the same."""
-    digest = hashlib.blake2b(f"{seed}/{epoch}/{index}".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)

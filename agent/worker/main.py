@@ -37,6 +37,7 @@ from .sample_cache import SampleCache
 from .setup import StageEpoch, WorkerContext
 from .tensor_server import TensorServer
 from .timing import Progress
+from .transformed_samples import TransformedCache
 from .without_compiler import leave_out_compiler
 
 PROGRESS_SECONDS = 1.0  # a report takes a small device a thousandth of a second
@@ -74,6 +75,7 @@ class Worker:
             progress=self._progress,
             server=self._server,
             sample_cache=sample_cache,
+            transformed_cache=TransformedCache(sample_cache),
         )
         self._commands: queue.SimpleQueue[worker_pb2.WorkerCommand] = queue.SimpleQueue()
         self._epoch: StageEpoch | None = None

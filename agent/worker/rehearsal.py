@@ -12,6 +12,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.model.draws import DrawKey
 from edgeswarm.model.probe import random_inputs_for
 from edgeswarm.model.stage import StageModule
 
@@ -31,7 +32,9 @@ def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, ch
         held: list[list[tuple[GradientEdge, torch.Size, torch.dtype]]] = []
         for index in range(in_flight):
             inputs = random_inputs_for(module, batch, seed=index)
-            outputs = module.forward(batch, inputs, draw=None, check_halt=check_halt)
+            # In its turn: the feed's thread may be transforming already, and draws from the same generators.
+            draw = DrawKey(seed=0, round=0, micro_batch=index, first_sample=0, end_sample=batch)
+            outputs = module.forward(batch, inputs, draw=draw, check_halt=check_halt)
             edges = zip(edges_of(outputs), outputs, strict=True)
             held.append([(edge, output.shape, output.dtype) for edge, output in edges if edge is not None])
             del inputs, outputs, edges

@@ -137,6 +137,26 @@ class DiskStore:
         self._file_descriptor, self._map, self._end = descriptor, mapped, 0
 
 
+class StorePart:
+    """A part of a store, with a limit of its own. is_full: something had no room."""
+
+    def __init__(self, store: ByteStore, *, limit_bytes: int) -> None:
+        self._store = store
+        self._left_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self.is_full = False
+
+    def keep(self, data: bytearray) -> memoryview | None:
+        with self._lock:
+            self.is_full = self.is_full or len(data) > self._left_bytes
+            if self.is_full:
+                return None
+            self._left_bytes -= len(data)
+        kept = self._store.keep(data)
+        self.is_full = self.is_full or kept is None
+        return kept
+
+
 class KeptSamples:
     """Which samples of one set, or one part of each, are kept, and where. Any thread may call."""
 
@@ -211,6 +231,7 @@ class SampleCache:
         self, folder: Path | None = None, *, limit_bytes: int = 0, log: Callable[[str], None] | None = None
     ) -> None:
         self._store = _store(folder, limit_bytes, log or _to_standard_error)
+        self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, int, int], KeptSamples] = {}
 
@@ -218,6 +239,14 @@ class SampleCache:
         """What is kept of this part of this set. The same one each time, so that it outlives a plan's epoch."""
         with self._lock:
             return self._kept.setdefault((job_id, sample_set, part), KeptSamples(self._store))
+
+    @property
+    def is_on_disk(self) -> bool:
+        return isinstance(self._store, DiskStore)
+
+    def part_of_store(self, limit_bytes: int) -> StorePart:
+        """For what else is to be kept, under the same limit and one of its own."""
+        return StorePart(self._store, limit_bytes=limit_bytes)
 
 
 def _store(folder: Path | None, limit_bytes: int, log: Callable[[str], None]) -> ByteStore:

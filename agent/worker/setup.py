@@ -50,6 +50,7 @@ from .samples import LocalSamples, SampleSource, ServedSamples
 from .stage_samples import feed_requests, sample_part
 from .tensor_server import InboundEpoch, TensorServer
 from .timing import Progress, RoundClock
+from .transformed_samples import TransformedCache, TransformedSamples
 
 OPEN_LINKS_SECONDS = 60.0
 
@@ -65,6 +66,7 @@ class WorkerContext:
     progress: Progress
     server: TensorServer
     sample_cache: SampleCache
+    transformed_cache: TransformedCache
 
 
 class StageEpoch:
@@ -285,6 +287,7 @@ class StageEpoch:
             requests=feed_requests(routes, order, self._request.first_round, settings.epochs * order.rounds_per_epoch),
             ahead=FEED_AHEAD,
             where=self._context.device,
+            transformed=self._transformed(routes, data_pb2.SAMPLE_SET_TRAINING),
         )
         self._stack.callback(feed.close)
         # Closing waits for the feed's thread; whoever throws the switch shall not.
@@ -311,8 +314,16 @@ class StageEpoch:
             shared=shared,
             length=request.training.evaluation_length,
             source=self._sample_source(job, routes, data_pb2.SAMPLE_SET_EVALUATION),
+            transformed=self._transformed(routes, data_pb2.SAMPLE_SET_EVALUATION),
             device=self._context.device,
         )
+
+    def _transformed(self, routes: Routes, sample_set: data_pb2.SampleSet) -> TransformedSamples | None:
+        """Where what the job's transform makes of samples is kept."""
+        part = sample_part(routes)
+        if part is None:
+            return None
+        return self._context.transformed_cache.of(self._request.job.job_id, int(sample_set), part)
 
     def _sample_source(self, job: Job, routes: Routes, sample_set: data_pb2.SampleSet) -> SampleSource | None:
         """Where the first and the last stage have their samples from; None between."""

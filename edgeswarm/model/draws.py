@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -121,20 +121,54 @@ def restored_generators() -> Iterator[None]:
         _SAVED.leave()
 
 
+class WatchedGenerator(torch.Generator):
+    """Remembers whether somebody asked for what follows from its seed without drawing: a transform may seed others with it."""
+
+    was_asked = False
+
+    def initial_seed(self) -> int:
+        self.was_asked = True
+        return super().initial_seed()
+
+    def get_state(self) -> torch.Tensor:
+        self.was_asked = True
+        return super().get_state()
+
+
 @contextlib.contextmanager
-def drawing_from(generator: torch.Generator) -> Iterator[None]:
+def drawing_from(generator: torch.Generator) -> Iterator[Callable[[], bool]]:
     """Inside it the process's own generators draw what follows from the seed of this one alone.
 
     They are PyTorch's default generator (CPU), which then goes on as before, Python's `random` and numpy's legacy
     generator, which `restored_generators` restores. The generator itself isn't drawn from; its numbers are others.
+    It gives a function that tells whether anything was drawn so far, from them or from it. That draws itself: call it last.
     """
-    digest = hashlib.blake2b(f"global/{generator.initial_seed()}".encode(), digest_size=20).digest()
+    seed = torch.Generator.initial_seed(generator)
+    digest = hashlib.blake2b(f"global/{seed}".encode(), digest_size=20).digest()
+    torch_seed, python_seed, numpy_seed = (
+        int.from_bytes(part, "little") for part in (digest[:8], digest[8:16], digest[16:])
+    )
+    torch_seed >>= 1
+    default = torch.default_generator
+
+    def drew() -> bool:
+        if isinstance(generator, WatchedGenerator) and generator.was_asked:
+            return True
+        states = default.get_state(), torch.Generator.get_state(generator)
+        as_seeded = default.manual_seed(torch_seed).get_state(), torch.Generator().manual_seed(seed).get_state()
+        if not all(map(torch.equal, states, as_seeded)):
+            return True
+        numbers = random.random(), np.random.random_sample()
+        random.seed(python_seed)
+        np.random.seed(numpy_seed)
+        return numbers != (random.random(), np.random.random_sample())
+
     with TURNS.after_others():
-        state = torch.default_generator.get_state()
+        state = default.get_state()
         try:
-            torch.default_generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-            random.seed(int.from_bytes(digest[8:16], "little"))
-            np.random.seed(int.from_bytes(digest[16:], "little"))
-            yield
+            default.manual_seed(torch_seed)
+            random.seed(python_seed)
+            np.random.seed(numpy_seed)
+            yield drew
         finally:
-            torch.default_generator.set_state(state)
+            default.set_state(state)

@@ -90,7 +90,7 @@ def collate_rows(places: Sequence[tuple[SampleBlock, int]]) -> Any:
     Raises EdgeswarmError (DATA_FAILED) where they don't make one batch.
     """
     block = places[0][0]
-    if not all(other is block or block.fits(other) for other, _ in places):
+    if not all(other is block or block.fits(other) for other in {id(other): other for other, _ in places}.values()):
         return collate_items([other.item(row) for other, row in places])
     return _fill(block.tree, lambda index: batch_of([(other.columns[index], row) for other, row in places]))
 
@@ -115,9 +115,14 @@ def encode_items(items: Sequence[Any], part: SamplePart) -> bytes:
 
     Nothing is converted: uint8 stays uint8. Raises EdgeswarmError (DATA_FAILED) that says what can't be sent.
     """
+    return encode_values([part_of(item, part) for item in items])
+
+
+def encode_values(values: Sequence[Any]) -> bytes:
+    """`encode_items` of what is wanted of them already."""
     tensors: dict[str, torch.Tensor] = {}
     described = []
-    for number, block in enumerate(blocks_of([part_of(item, part) for item in items])):
+    for number, block in enumerate(blocks_of(values)):
         columns = []
         for index, column in enumerate(block.columns):
             tensors |= {f"{number}.{index}{suffix}": tensor for suffix, tensor in column.tensors().items()}

@@ -17,7 +17,7 @@ from edgeswarm.job_file import load_job
 from edgeswarm.model.draws import drawing_from, restored_generators
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.samples import SampleOrder
-from edgeswarm_agent.worker.feed import sample_generator
+from edgeswarm_agent.worker.transforming import sample_generator
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 
 from .small_job import relative_distance, train_on

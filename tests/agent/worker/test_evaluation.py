@@ -22,7 +22,7 @@ from edgeswarm.snapshot import unpack_layer
 from edgeswarm.wire.v1 import agent_pb2
 from edgeswarm_agent.worker.errors import HaltedError
 from edgeswarm_agent.worker.evaluation import MetricTotals
-from edgeswarm_agent.worker.feed import sample_generator
+from edgeswarm_agent.worker.transforming import sample_generator
 
 from .lan import Lan, WorkerEnd
 from .stage_run import StageRun, layer_states

@@ -17,9 +17,10 @@ from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.v1 import data_pb2
 from edgeswarm_agent.worker.errors import HaltedError
-from edgeswarm_agent.worker.feed import Batch, FeedRequest, SampleFeed, sample_generator
+from edgeswarm_agent.worker.feed import Batch, FeedRequest, SampleFeed
 from edgeswarm_agent.worker.sample_cache import SampleCache
 from edgeswarm_agent.worker.samples import LocalSamples, PlainSamples, SampleSource, ServedSamples
+from edgeswarm_agent.worker.transforming import sample_generator
 
 from .sample_service import JOB, Cluster, Service
 

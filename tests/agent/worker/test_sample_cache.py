@@ -16,7 +16,14 @@ from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.tensor_samples import encode_items
 from edgeswarm_agent.worker import sample_cache
 from edgeswarm_agent.worker.memory import anonymous_bytes, give_back_free_memory
-from edgeswarm_agent.worker.sample_cache import DiskStore, KeptSamples, MemoryStore, SampleCache, lies_in_memory
+from edgeswarm_agent.worker.sample_cache import (
+    DiskStore,
+    KeptSamples,
+    MemoryStore,
+    SampleCache,
+    StorePart,
+    lies_in_memory,
+)
 
 
 @pytest.fixture
@@ -187,3 +194,19 @@ def test_what_is_kept_is_no_memory_of_the_process(tmp_path: Path) -> None:
         assert found[1] == index
     give_back_free_memory()
     assert anonymous_bytes() - before < 25e6  # of 168 MB
+
+
+def test_a_part_of_a_store_has_a_limit_of_its_own(disk: DiskStore, said: list[str]) -> None:
+    part = StorePart(disk, limit_bytes=100)
+    first = part.keep(bytearray(b"a" * 60))
+    assert first is not None
+    assert bytes(first) == b"a" * 60
+    assert not part.is_full
+    assert part.keep(bytearray(60)) is None
+    assert part.is_full
+    assert part.keep(bytearray(1)) is None
+    assert said == []
+    assert disk.keep(bytearray(1000)) is not None
+    whole = StorePart(disk, limit_bytes=10**9)
+    assert whole.keep(bytearray(10**6)) is None
+    assert whole.is_full

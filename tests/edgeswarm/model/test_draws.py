@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from edgeswarm.model import stage as stage_module
-from edgeswarm.model.draws import DrawKey, Turns, drawing_from, restored_generators
+from edgeswarm.model.draws import DrawKey, Turns, WatchedGenerator, drawing_from, restored_generators
 from edgeswarm.model.export import export_model
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
@@ -56,6 +57,33 @@ def test_the_generator_itself_draws_other_numbers_and_is_left_alone() -> None:
         drawn = torch.rand(8)
     assert torch.equal(before, generator.get_state())
     assert not bool(torch.isclose(drawn, torch.rand(8, generator=generator)).any())
+
+
+@pytest.mark.parametrize(
+    ("draw", "told"),
+    [
+        (lambda _: None, False),
+        (lambda _: float(torch.zeros(3).sum()), False),
+        (lambda _: torch.rand(()), True),
+        (lambda _: random.random(), True),
+        (lambda _: random.seed(1), True),
+        (lambda _: np.random.rand(), True),
+        (lambda _: np.random.randn(), True),
+        (lambda generator: torch.rand((), generator=generator), True),
+        (lambda generator: generator.manual_seed(4), True),
+        (lambda generator: generator.initial_seed(), True),
+        (lambda generator: generator.get_state(), True),
+    ],
+)
+def test_it_tells_whether_anything_was_drawn(draw: Callable[[torch.Generator], Any], told: bool) -> None:
+    state = torch.get_rng_state(), random.getstate()
+    for seed in range(3):
+        generator = WatchedGenerator().manual_seed(seed)
+        with restored_generators(), drawing_from(generator) as drew:
+            draw(generator)
+            assert drew() is told
+    assert torch.equal(state[0], torch.get_rng_state())
+    assert state[1] == random.getstate()
 
 
 def test_an_error_inside_restores_all_the_same() -> None:

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import torch
+from torch import nn
+
+from edgeswarm.model.draws import TURNS
+from edgeswarm.model.export import export_model
+from edgeswarm.model.stage import StageModule
+from edgeswarm_agent.worker.rehearsal import rehearse
+
+
+def test_it_draws_in_its_turn() -> None:
+    """The feed's thread may be transforming at that time, and has seeded the very generator that dropout draws from."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    graph = export_model(model, (torch.zeros(3, 4),)).layer_graph
+    module = StageModule(graph.stage(0, len(graph.layers)), dict(model.named_parameters()))
+    peaks: list[int] = []
+
+    def run() -> None:
+        peaks.append(rehearse(module, batch=3, in_flight=2, device="nano-1", check_halt=lambda: None))
+
+    beside = threading.Thread(target=run)
+    with TURNS.after_others():
+        torch.manual_seed(3)
+        state = torch.get_rng_state()
+        beside.start()
+        until = time.monotonic() + 20
+        while not TURNS._waiting_first and time.monotonic() < until:
+            time.sleep(0.01)
+        assert TURNS._waiting_first
+        assert torch.equal(state, torch.get_rng_state())
+    beside.join()
+    assert peaks[0] > 0
