@@ -13,9 +13,13 @@ Once it is not, all samples are transformed in each epoch, whatever was kept. In
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import torch
 
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.wire.fetch import SamplePart
@@ -30,6 +34,7 @@ KEPT_SHARE = 1 / 8
 SECOND_LOOKS = 64
 WATCHED_EVERY = 8
 LOOK_AT_EVERY = 256
+_PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 class TransformedSamples:
@@ -75,9 +80,9 @@ class TransformedSamples:
         self._second_looks_left -= 1
         return True
 
-    def compare(self, first: bytes | None, value: Any) -> None:
-        """Gives up where a value isn't what its sample was made into before. first: `encoded` of that."""
-        if encoded(value) != first:
+    def compare(self, value: Any, before: Any) -> None:
+        """Gives up where a value isn't what its sample was made into before."""
+        if not same(value, before):
             self.give_up()
 
     def give_up(self) -> None:
@@ -97,12 +102,42 @@ class TransformedSamples:
         self._kept.add(list(values), data)
 
 
-def encoded(value: Any) -> bytes | None:
-    """The bytes of a value; None for one that can't be written down."""
-    try:
-        return encode_values([value])
-    except EdgeswarmError:
-        return None
+class UnknownTypeError(TypeError):
+    """A value that can't be copied and compared."""
+
+
+def copied(value: Any) -> Any:
+    """The same with memory of its own. Raises UnknownTypeError."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.copy()
+    if kind in _PLAIN:
+        return value
+    if kind in (tuple, list):
+        return kind(map(copied, value))
+    if kind is dict:
+        return {key: copied(item) for key, item in value.items()}
+    raise UnknownTypeError(kind)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether types, shapes and all numbers are the same, of what `copied` takes; what is no number is as itself."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):  # a subclass is kept as a tensor
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return alike and (torch.equal(one, other) or torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True))
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (np.ndarray, np.generic)):
+        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float):
+        return bool(one == other) or (math.isnan(one) and math.isnan(other))
+    return bool(one == other)
 
 
 class TransformedCache:

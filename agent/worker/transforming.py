@@ -19,12 +19,12 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.model.draws import WatchedGenerator, drawing_from, restored_generators
 from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.tensor_misfits import collate_named
-from edgeswarm.wire.tensor_samples import decode_items, part_of
+from edgeswarm.wire.tensor_samples import part_of
 
 from .errors import line_of
 from .sample_cache import Place
 from .samples import FetchedSamples, PlainSamples, Samples, SampleSource
-from .transformed_samples import TransformedSamples, encoded
+from .transformed_samples import TransformedSamples, UnknownTypeError, copied
 
 Transform = Callable[[Any, torch.Generator], Any]
 
@@ -91,7 +91,7 @@ class Transforming:
             batch = collate_named(values, indices)
         if self._kept is not None:
             for index, value in zip(looked_at, anew, strict=True):
-                self._kept.compare(encoded(before.item(index)), value)
+                self._kept.compare(value, before.item(index))
             self._kept.add(made)
         return batch
 
@@ -111,17 +111,17 @@ class Transforming:
         kept = self._kept
         if kept is None or not kept.wants_second_look():
             return value
-        first = encoded(value)
-        if first is None:
+        try:
+            # Read and copied: a transform may write into its sample, and give back what lies in it.
+            first = copied(value)
+            again = self._source.read([index], SamplePart.BOTH)
+            kept.compare(self._called(index, sample_generator(self._seed + 1, epoch, index), again), first)
+        except UnknownTypeError:
             kept.give_up()
             return value
-        # Read once more: a transform may write into its sample, and give back what lies in it.
-        again = self._source.read([index], SamplePart.BOTH)
-        try:
-            kept.compare(first, self._called(index, sample_generator(self._seed + 1, epoch, index), again))
         except EdgeswarmError:
             kept.give_up()
-        return value if kept.is_trusted else decode_items(bytearray(first))[0]
+        return first
 
     def _called(self, index: int, generator: torch.Generator, samples: Samples) -> Any:
         """The wanted part of what the transform makes of a sample; gives up keeping where it draws."""

@@ -161,7 +161,7 @@ def blocks_of(values: Sequence[Any]) -> list[SampleBlock]:
         leaves: list[Any] = []
         found_kinds: list[str] = []
         found = _flatten(value, leaves, found_kinds)
-        found_signature = (json.dumps(found), found_kinds, [leaf_type(leaf) for leaf in leaves])
+        found_signature = (found, found_kinds, [leaf_type(leaf) for leaf in leaves])
         if found_signature != signature:
             end_block()
             pending = []
