@@ -4,15 +4,16 @@
     python -m bench.time_to_accuracy --folder DIR --report
 
 Environment C at 100 Mbit/s, in turns; profiles are there already, as they are the second time that somebody trains a model. Each
-repeat has a seed of its own, for all methods: epochs to an accuracy are a matter of luck. Peers leave out an epoch's last, short
-mini-batch, as is usual; edgeswarm trains it. One JSON file a task, written after each run; what was broken off goes on where it
-was. Needs root and nothing else at work.
+repeat has a seed of its own, for all methods: epochs to an accuracy are a matter of luck. An epoch is whole mini-batches. One JSON
+file a task, written after each run; what was broken off goes on where it was. Needs root and nothing else at work.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -169,8 +170,11 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
             trained = Spread.of([end["trained_seconds"] for _, end in ends])
             whole = Spread.of([end["seconds"] for _, end in ends])
             epochs = Spread.of([told["epochs"].index(end) + 1 for told, end in ends])
-            medians[method] = trained.median
-            table.rows.append((*head, f"{trained.shown(1)} s", f"{whole.shown(1)} s", epochs.shown(0)))
+            # A run that never reached it took longer than any other.
+            never = [math.inf] * (len(runs) - len(ends))
+            medians[method] = statistics.median([*(end["trained_seconds"] for _, end in ends), *never])
+            not_all = f" ({len(ends)} of {len(runs)} runs)" if len(ends) < len(runs) else ""
+            table.rows.append((*head, f"{trained.shown(1)} s{not_all}", f"{whole.shown(1)} s", epochs.shown(0)))
         if METHODS[0] in medians and len(medians) > 1:
             ours, best = medians[METHODS[0]], min((medians[name], name) for name in medians if name != METHODS[0])
             table.expect(f"{document['task']}: {best[0] / ours:.2f} times as fast as {best[1]}", ours < best[0])

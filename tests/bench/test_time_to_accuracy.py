@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.jobs.digits import TASKS as JOB_TASKS
+from bench.jobs.digits import Digits
 from bench.time_to_accuracy import TASKS, reached, report
 
 
@@ -16,7 +17,7 @@ def run(method: str, repeat: int, *accuracies: float, seconds: float = 10.0) -> 
     return {"method": method, "repeat": repeat, "epochs": epochs}
 
 
-DOCUMENT = {
+DOCUMENT: dict[str, Any] = {
     "task": "cnn",
     "target": 0.9,
     "runs": [
@@ -45,5 +46,17 @@ def test_the_table() -> None:
     assert table.verdicts == [("cnn: 2.40 times as fast as single device", True)]
 
 
+def test_a_run_that_never_reaches_it_counts_as_the_slowest() -> None:
+    more = {**DOCUMENT, "runs": [*DOCUMENT["runs"], run("edgeswarm", 2, 0.5, 0.8, 0.89)]}
+    table = report([more])
+    assert table.rows[0][3] == "25.0 (20.0 to 30.0) s (2 of 3 runs)"
+    assert table.verdicts == [("cnn: 2.00 times as fast as single device", True)]
+
+
 def test_the_tasks_are_the_jobs() -> None:
     assert {name: (task.target, task.batch_size) for name, task in JOB_TASKS.items()} == TASKS
+
+
+def test_an_epoch_is_whole_mini_batches() -> None:
+    assert len(Digits(test=True)) == 360
+    assert {len(Digits()) % task.batch_size for task in JOB_TASKS.values()} == {0}
