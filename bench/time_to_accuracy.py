@@ -4,8 +4,8 @@
     python -m bench.time_to_accuracy --folder DIR --report
 
 Environment C at 100 Mbit/s, in turns; profiles are there already, as they are the second time that somebody trains a model. Each
-repeat has a seed of its own, for all methods: epochs to an accuracy are a matter of luck. An epoch is whole mini-batches. One JSON
-file a task, written after each run; what was broken off goes on where it was. Needs root and nothing else at work.
+repeat has a seed of its own, for all methods: epochs to an accuracy are a matter of luck. An epoch is whole mini-batches. One
+JSON file a task, written after each run; what was broken off goes on where it was. Needs root and nothing else at work.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from torch.nn import functional
 import edgeswarm
 
 TEST_EVERY = 5  # every fifth image is kept for the test
-# Images to train on are so many times some: whole mini-batches of each task. A mini-batch of 30 images at the end of an epoch, whose
-# batch norms see no more, throws the test behind it back by some percent, and a peer with shares of 128 leaves it out.
+# Images to train on are a multiple of this: whole mini-batches of each task. A mini-batch of 30 images at the end of an epoch,
+# whose batch norms see no more, throws the test behind it back by some percent, and a peer with shares of 128 leaves it out.
 WHOLE = 128
 
 
