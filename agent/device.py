@@ -113,6 +113,15 @@ class Device:
         worker.wait_hello(HELLO_SECONDS)
         return worker
 
+    def renew_worker(self, call: JobCall) -> None:
+        """Ends the job's worker and starts another one; back before that listens. Raises: as `worker`."""
+        with self._change:
+            self.update(lambda reservation: reservation.admit(call))
+            worker, self._worker = self._worker, None
+            if worker is not None:
+                worker.kill("a new one takes its place")
+            self._living_worker()
+
     def _living_worker(self) -> WorkerProcess:
         """Under `_change`."""
         if self._worker is None or self._worker.end is not None:

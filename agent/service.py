@@ -165,6 +165,13 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             identity=self._parts.identity, node_id=request.node_id, address=request.address, seconds=request.seconds
         )
 
+    def RenewWorker(
+        self, request: agent_pb2.RenewWorkerRequest, context: grpc.ServicerContext
+    ) -> agent_pb2.RenewWorkerReply:
+        require_role(context, Role.OPERATOR)
+        self._device.renew_worker(_call(request.job))
+        return agent_pb2.RenewWorkerReply()
+
     # --- epochs ---------------------------------------------------------------------------------------------------
 
     def Prepare(self, request: agent_pb2.PrepareRequest, context: grpc.ServicerContext) -> agent_pb2.PrepareReply:

@@ -231,12 +231,20 @@ class Command:
         }
 
     def plan(
-        self, options: TrainOptions, prepared: PreparedModel, links: Mapping[str, AgentLink], *, batch_size: int
+        self,
+        options: TrainOptions,
+        prepared: PreparedModel,
+        links: Mapping[str, AgentLink],
+        *,
+        batch_size: int,
+        renews_workers: bool = False,
     ) -> tuple[Plan, PlanningInstance]:
-        """Measure what isn't cached, and plan."""
+        """Measure what isn't cached, and plan. renews_workers: see `measured_instance`."""
         least = max(layer.least_batch for layer in prepared.layer_graph.layers)
         sizes_to_try(batch_size, options.micro_batch, least_batch=least)  # it may raise: before minutes of measuring
-        instance = self.measured_instance(options, prepared, links, batch_size=batch_size)
+        instance = self.measured_instance(
+            options, prepared, links, batch_size=batch_size, renews_workers=renews_workers
+        )
         with self.progress.step(PLAN, options.planner):
             planning = self.supervision.spawn(partial(_planned, options, instance), name="plan")
             (plan,) = self.supervision.wait(planning)
@@ -244,9 +252,19 @@ class Command:
         return plan, instance
 
     def measured_instance(
-        self, options: TrainOptions, prepared: PreparedModel, links: Mapping[str, AgentLink], *, batch_size: int
+        self,
+        options: TrainOptions,
+        prepared: PreparedModel,
+        links: Mapping[str, AgentLink],
+        *,
+        batch_size: int,
+        renews_workers: bool = False,
     ) -> PlanningInstance:
-        """What a planner is told of the job and these devices; measures what isn't cached."""
+        """What a planner is told of the job and these devices; measures what isn't cached.
+
+        renews_workers: devices that measured start new workers then, since theirs hold what was compiled for each size that they
+        tried: 10 MiB of a small model, 33 of MobileNetV2, which is in no plan.
+        """
         facts = ModelFacts(
             layer_graph=prepared.layer_graph,
             dtype=prepared.dtype,
@@ -266,6 +284,8 @@ class Command:
             supervision=self.supervision,
         )
         profiles = measuring.profiles(facts, links=links, places=self.places(links))
+        if renews_workers:
+            self.devices.renew_workers(measuring.measured_on)
         instance, warnings = planning_instance(
             facts,
             devices=[link.device for link in links.values()],

@@ -34,7 +34,7 @@ from .supervision import Supervision
 
 
 class Measuring:
-    """One command's measurements. fresh: measure what is cached, too.
+    """One command's measurements. fresh: measure what is cached, too. measured_on: the devices that measured layers.
 
     Layers first, on all kinds of hardware at once; then links, one after another, since two at once would share a card.
     """
@@ -58,6 +58,7 @@ class Measuring:
         self._progress = progress
         self._supervision = supervision
         self._counter = threading.Lock()
+        self.measured_on: tuple[str, ...] = ()
 
     def profiles(self, facts: ModelFacts, *, links: Mapping[str, AgentLink], places: Mapping[str, Place]) -> Profiles:
         """Everything that the planner needs of these devices. Reserves those that have to measure layers."""
@@ -65,6 +66,7 @@ class Measuring:
         parts = parts_to_time(facts)
         work = missing_parts(self._profiles, devices, parts=parts, dtype=facts.dtype)
         if work:
+            self.measured_on = tuple(item.device for item in work)
             self._devices.reserve({item.device: links[item.device] for item in work})
             with self._progress.step(PROFILE_LAYERS, f"on {', '.join(item.device for item in work)}"):
                 self._measure_layers(facts, work, parts, links)

@@ -127,7 +127,8 @@ class PlanEpochs:
     def _workers(self, run: JobRun, plan: Plan) -> Workers:
         deployment = run.prepare(partial(self._deployment, run, plan))
         rehearsed = {device: reply.peak_memory_bytes for device, reply in run.prepared.items()}
-        for warning in rehearsal_warnings(plan, rehearsed):
+        budgets = {device: link.device.memory_budget_bytes for device, link in self._ready.links.items()}
+        for warning in rehearsal_warnings(plan, rehearsed, budget_bytes=budgets):
             self._command.progress.warn(warning)
         return Workers(plan, run, partial(self._gather, run, deployment))
 

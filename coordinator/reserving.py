@@ -90,6 +90,21 @@ class Devices:
         for link in new:
             self._supervision.watch(link, self._job)
 
+    def renew_workers(self, node_ids: Sequence[str]) -> None:
+        """Has these devices, which are reserved, start new workers; back at once, while they do so."""
+        request = agent_pb2.RenewWorkerRequest(job=self._job)
+
+        def renew(link: AgentLink) -> None:
+            with self._asking[link.node_id]:
+                if link.node_id in self._held:
+                    link.call("RenewWorker", request, timeout_seconds=RESERVE_SECONDS, doing="start a new worker")
+
+        for node_id in node_ids:
+            self._supervision.expect_new_worker(node_id)
+            self._supervision.spawn(
+                partial(renew, self._open[node_id]), name=f"new worker on {node_id}", device=node_id
+            )
+
     def has_bundle(self, link: AgentLink, sha256: str) -> bool:
         """Whether the device keeps the job's files from an earlier time; so, too, where it is ours no more and needs none.
 

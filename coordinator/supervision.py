@@ -78,6 +78,8 @@ class Supervision:
         self._links: dict[str, AgentLink] = {}
         self._calls: dict[str, Any] = {}
         self._tensor_ports: dict[str, int] = {}
+        self._workers: dict[str, int] = {}
+        self._ended_workers: dict[str, int] = {}
         self._actions: dict[str, str] = {}
         self._freed: set[str] = set()
         self._tasks: list[Task[Any]] = []
@@ -90,6 +92,12 @@ class Supervision:
     def tensor_ports(self) -> dict[str, int]:
         """By device: where its worker listens, of those that have said so."""
         return dict(self._tensor_ports)
+
+    def expect_new_worker(self, device: str) -> None:
+        """The worker that was heard of last is ended: where it listened is of no interest any more."""
+        self._tensor_ports.pop(device, None)
+        if device in self._workers:
+            self._ended_workers[device] = self._workers[device]
 
     def watch(self, link: AgentLink, job: agent_pb2.JobReference) -> None:
         """Listen to the device's events from now on, until it is freed."""
@@ -194,7 +202,9 @@ class Supervision:
         kind = event.WhichOneof("event")
         if kind == "heartbeat" and event.heartbeat.worker.tensor_port:
             worker = event.heartbeat.worker
-            self._tensor_ports[device] = worker.tensor_port
+            self._workers[device] = worker.process_id
+            if worker.process_id != self._ended_workers.get(device):
+                self._tensor_ports[device] = worker.tensor_port
             if worker.action != self._actions.get(device):
                 self._actions[device] = worker.action
                 self.on_action(device, worker.action)

@@ -92,7 +92,9 @@ class TrainJob:
         graph = prepared.layer_graph
         check_room(self._unfinished.folder, needed_bytes(prepared))
         if by_hand is None:
-            plan, instance = command.plan(options, prepared, links, batch_size=loaded.job.batch_size)
+            plan, instance = command.plan(
+                options, prepared, links, batch_size=loaded.job.batch_size, renews_workers=True
+            )
         else:
             instance = None
             plan = fitted(by_hand, node_ids=tuple(links), layer_graph=graph, batch_size=loaded.job.batch_size)

@@ -311,6 +311,20 @@ def test_profile_streams_curves_and_then_the_cost_of_the_process(start_agent: St
     assert replies[-1].process.base_bytes == 7
 
 
+def test_a_new_worker_takes_the_place_of_the_one_that_measured(start_agent: StartAgent) -> None:
+    agent = start_agent()
+    agent.reserve()
+    watch = Watch(agent)
+    first = watch.next("heartbeat", lambda beat: beat.worker.tensor_port == PORT).worker.process_id
+    agent.call("RenewWorker", agent_pb2.RenewWorkerRequest(job=job()))
+    assert not exists(first)
+    second = watch.next("heartbeat", lambda beat: beat.worker.tensor_port == PORT and beat.worker.process_id != first)
+    assert exists(second.worker.process_id)
+    agent.release()
+    while (event := watch.events.get(timeout=SECONDS)) is not None:
+        assert not event.HasField("failure")  # nobody takes it for a death
+
+
 def test_bundles_are_checked_and_the_newest_are_kept(start_agent: StartAgent) -> None:
     agent = start_agent()
     agent.reserve()
@@ -344,6 +358,7 @@ def test_an_agent_may_measure_and_describe_but_not_control(start_agent: StartAge
     for method, request in (
         ("Reserve", agent_pb2.ReserveRequest(job=job())),
         ("Release", agent_pb2.ReleaseRequest(job=job())),
+        ("RenewWorker", agent_pb2.RenewWorkerRequest(job=job())),
         ("Prepare", agent_pb2.PrepareRequest(job=job())),
         ("Start", agent_pb2.StartRequest(job=job())),
         ("Halt", agent_pb2.HaltRequest(job=job())),

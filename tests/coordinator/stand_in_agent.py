@@ -20,7 +20,8 @@ from edgeswarm.wire.version import PROTOCOL_VERSION
 
 
 class StandInAgent(agent_pb2_grpc.AgentServicer):
-    """Answers on 127.0.0.1. events: what Watch sends, put there by the test. reserved, released: the jobs that were.
+    """Answers on 127.0.0.1. events: what Watch sends, put there by the test. reserved, renewed, released: the jobs
+    that were, and whose workers.
 
     may_answer: while it is not set, what is reserved gets no answer.
     """
@@ -40,6 +41,7 @@ class StandInAgent(agent_pb2_grpc.AgentServicer):
         self.clock_offset_seconds = clock_offset_seconds
         self.busy_with_job = busy_with_job
         self.reserved: list[str] = []
+        self.renewed: list[str] = []
         self.released: list[str] = []
         self.bundle = b""
         self.may_answer = threading.Event()
@@ -99,6 +101,12 @@ class StandInAgent(agent_pb2_grpc.AgentServicer):
         self.reserved.append(request.job.job_id)
         self.may_answer.wait(10.0)
         return agent_pb2.ReserveReply(has_bundle=request.bundle_sha256 == "known")
+
+    def RenewWorker(
+        self, request: agent_pb2.RenewWorkerRequest, context: grpc.ServicerContext
+    ) -> agent_pb2.RenewWorkerReply:
+        self.renewed.append(request.job.job_id)
+        return agent_pb2.RenewWorkerReply()
 
     def PutBundle(
         self, request_iterator: Iterator[agent_pb2.BundlePart], context: grpc.ServicerContext

@@ -86,3 +86,12 @@ def test_a_release_waits_for_a_question_under_way(reserved: Reserved) -> None:
     for thread in (asking, freeing):
         thread.join(SECONDS)
     assert agent.released == ["job"]
+
+
+def test_a_device_starts_a_new_worker_unless_it_was_given_back(reserved: Reserved) -> None:
+    reserved.devices.renew_workers([NAME])
+    wait_until(lambda: reserved.agent.renewed == ["job"])
+    reserved.devices.free([NAME], reason="enough")
+    reserved.devices.renew_workers([NAME])
+    assert reserved.devices.has_bundle(reserved.link, "new")  # one call at a time: the other is over
+    assert reserved.agent.renewed == ["job"]

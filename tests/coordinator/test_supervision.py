@@ -68,6 +68,29 @@ def test_heartbeats_tell_where_workers_listen(cluster: Cluster) -> None:
     assert cluster.supervision.tensor_ports == {"nano-1-000001": 7601, "nano-2-000002": 7602}
 
 
+def test_where_an_ended_worker_listened_is_forgotten(cluster: Cluster) -> None:
+    supervision = cluster.supervision
+
+    def beat(process_id: int, port: int) -> None:
+        worker = agent_pb2.WorkerProgress(process_id=process_id, tensor_port=port)
+        cluster.one.send(heartbeat=agent_pb2.Heartbeat(worker=worker))
+
+    beat(11, 7601)
+    cluster.wait(lambda: supervision.tensor_ports == {"nano-1-000001": 7601})
+    supervision.expect_new_worker("nano-1-000001")
+    assert supervision.tensor_ports == {}
+    told: list[str] = []
+    supervision.on_action = lambda device, action: told.append(action)
+    beat(11, 7601)  # under way as the worker was ended
+    cluster.one.send(
+        heartbeat=agent_pb2.Heartbeat(worker=agent_pb2.WorkerProgress(process_id=11, tensor_port=7601, action="idle"))
+    )
+    cluster.wait(lambda: bool(told))
+    assert supervision.tensor_ports == {}
+    beat(12, 7603)
+    cluster.wait(lambda: supervision.tensor_ports == {"nano-1-000001": 7603})
+
+
 def test_what_a_worker_does_is_told_when_it_changes(cluster: Cluster) -> None:
     told: list[tuple[str, str]] = []
     cluster.supervision.on_action = lambda device, action: told.append((device, action))

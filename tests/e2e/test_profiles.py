@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeswarm_coordinator.controller import make_plan_for_job
+from edgeswarm_coordinator.controller import make_plan_for_job, train
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 from edgeswarm_coordinator.events import Event, ProfileProgress
 from edgeswarm_coordinator.options import TrainOptions
@@ -41,3 +41,27 @@ def test_devices_measure_all_that_a_plan_needs_and_nothing_twice(cluster: Throwa
     _, cached = make_plan_for_job(again, folders=cluster.folders, listener=listen)
     assert measured == []
     assert cached.profiles == instance.profiles
+
+
+def test_what_measures_and_trains_in_one_go_trains_in_new_workers(cluster: ThrowawayCluster, tmp_path: Path) -> None:
+    def workers() -> int:
+        logs = (cluster.folder / "logs").glob("*.log")
+        return sum(log.read_text().count("started worker") for log in logs)
+
+    path = small_job.CNN_WITH_BATCH_NORM.write(tmp_path / "job")
+    before = workers()
+    counts = []
+    for fresh, name in ((True, "first"), (False, "second")):
+        options = TrainOptions(
+            job_path=path,
+            output=tmp_path / name,
+            listen_address="127.0.0.1",
+            discovery=cluster.discovery(),
+            planner="data-parallel",
+            fresh_profiles=fresh,
+        )
+        train(options, folders=cluster.folders)
+        counts.append(workers() - before)
+        before = workers()
+    devices = len(cluster.names)
+    assert counts == [devices + 1, devices], "one device measures for all, which are alike"

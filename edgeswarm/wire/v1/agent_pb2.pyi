@@ -481,6 +481,16 @@ class HaltReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class RenewWorkerRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: JobReference
+    def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ...) -> None: ...
+
+class RenewWorkerReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ReleaseRequest(_message.Message):
     __slots__ = ("job", "reason")
     JOB_FIELD_NUMBER: _ClassVar[int]

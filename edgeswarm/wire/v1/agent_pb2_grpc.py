@@ -65,6 +65,11 @@ class AgentStub(object):
                 request_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.ProbeLinkRequest.SerializeToString,
                 response_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.LinkMeasurement.FromString,
                 _registered_method=True)
+        self.RenewWorker = channel.unary_unary(
+                '/edgeswarm.wire.v1.Agent/RenewWorker',
+                request_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerRequest.SerializeToString,
+                response_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerReply.FromString,
+                _registered_method=True)
         self.Prepare = channel.unary_unary(
                 '/edgeswarm.wire.v1.Agent/Prepare',
                 request_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.PrepareRequest.SerializeToString,
@@ -139,6 +144,14 @@ class AgentServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RenewWorker(self, request, context):
+        """Ends the job's worker and starts another one: one that has measured keeps what it compiled for each size that it tried.
+        Returns before the new one listens; a heartbeat tells its port.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Prepare(self, request, context):
         """Phase one of a change of epoch: fetch the stage's layers, build it, open links, rehearse. Returns when the worker is ready.
         """
@@ -208,6 +221,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.ProbeLink,
                     request_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.ProbeLinkRequest.FromString,
                     response_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.LinkMeasurement.SerializeToString,
+            ),
+            'RenewWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewWorker,
+                    request_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerRequest.FromString,
+                    response_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerReply.SerializeToString,
             ),
             'Prepare': grpc.unary_unary_rpc_method_handler(
                     servicer.Prepare,
@@ -398,6 +416,33 @@ class Agent(object):
             '/edgeswarm.wire.v1.Agent/ProbeLink',
             edgeswarm_dot_wire_dot_v1_dot_agent__pb2.ProbeLinkRequest.SerializeToString,
             edgeswarm_dot_wire_dot_v1_dot_agent__pb2.LinkMeasurement.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edgeswarm.wire.v1.Agent/RenewWorker',
+            edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerRequest.SerializeToString,
+            edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerReply.FromString,
             options,
             channel_credentials,
             insecure,
