@@ -32,6 +32,7 @@ class Manifest:
     round: int
     seed: int
     batch_size: int
+    drop_last: bool
     epochs: int
     dataset_length: int
     bundle_sha256: str
@@ -45,7 +46,8 @@ class Manifest:
     @property
     def rounds(self) -> int:
         """Of the whole job."""
-        return SampleOrder(self.dataset_length, self.batch_size, self.seed).rounds_per_epoch * self.epochs
+        order = SampleOrder(self.dataset_length, self.batch_size, self.seed, self.drop_last)
+        return order.rounds_per_epoch * self.epochs
 
     @property
     def best(self) -> EvaluationDone | None:
@@ -82,6 +84,7 @@ def manifest_from_text(text: str, path: Path) -> Manifest:
         round=fields.integer("round", minimum=1),
         seed=fields.integer("seed", minimum=0),
         batch_size=fields.integer("batch_size", minimum=1),
+        drop_last=fields.flag("drop_last"),
         epochs=fields.integer("epochs", minimum=1),
         dataset_length=fields.integer("dataset_length", minimum=1),
         bundle_sha256=fields.text("bundle_sha256"),

@@ -53,7 +53,7 @@ class Ready:
 
     @property
     def order(self) -> SampleOrder:
-        return SampleOrder(self.prepared.dataset_length, self.job.batch_size, self.job.seed)
+        return self.job.sample_order(self.prepared.dataset_length)
 
 
 class PlanEpochs:

@@ -159,7 +159,7 @@ def prepare(
     with step(EXPORT_MODEL):
         exported = export_model(model, args, kwargs)
     graph = exported.layer_graph
-    check_batches(graph.layers, dataset_length=checked.dataset_length, batch_size=job.batch_size)
+    check_batches(graph.layers, job.sample_order(checked.dataset_length))
     evaluation = None
     if opened.evaluation is not None:
         with step(EXPORT_EVALUATION):

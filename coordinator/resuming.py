@@ -33,6 +33,7 @@ def check_job_is_the_same(manifest: Manifest, job: Job, *, dataset_length: int) 
     for what, before, now in (
         ("seed", manifest.seed, job.seed),
         ("batch_size", manifest.batch_size, job.batch_size),
+        ("drop_last", manifest.drop_last, job.drop_last),
         ("number of samples in the dataset", manifest.dataset_length, dataset_length),
     ):
         if before != now:

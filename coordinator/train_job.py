@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
-from edgeswarm.samples import SampleOrder
 
 from .agents import AgentLink
 from .background import Task
@@ -100,7 +99,7 @@ class TrainJob:
             plan = fitted(by_hand, node_ids=tuple(links), layer_graph=graph, batch_size=loaded.job.batch_size)
             command.progress.tell(PlanMade(plan, None, tuple(layer.name for layer in graph.layers)))
         job = loaded.job
-        check_plan(plan, graph.layers, dataset_length=prepared.dataset_length, batch_size=job.batch_size)
+        check_plan(plan, graph.layers, job.sample_order(prepared.dataset_length))
         idle = [node_id for node_id in links if node_id not in plan.devices]
         command.devices.free(idle, reason="not in the plan")
         service: DataServiceReady = command.supervision.wait(serving, *(sending[device] for device in plan.devices))[0]
@@ -161,7 +160,7 @@ class TrainJob:
         run = JobRun(
             job=self._command.reference(epoch=1),
             plan=manifest.plan,
-            order=SampleOrder(prepared.dataset_length, job.batch_size, job.seed),
+            order=job.sample_order(prepared.dataset_length),
             rounds=manifest.rounds,
             links={},
             progress=self._command.progress,
@@ -202,7 +201,7 @@ class TrainJob:
                 unused=prepared.unused,
             )
             self._unfinished.remove()
-        order = SampleOrder(prepared.dataset_length, job.batch_size, job.seed)
+        order = job.sample_order(prepared.dataset_length)
         progress.tell(
             TrainingDone(
                 folder=folder,
@@ -219,7 +218,7 @@ class TrainJob:
     # --- what they need -------------------------------------------------------------------------------------------
 
     def _is_over(self, manifest: Manifest, job: Job) -> bool:
-        order = SampleOrder(manifest.dataset_length, job.batch_size, job.seed)
+        order = job.sample_order(manifest.dataset_length)
         return is_over(
             self._evaluations(job),
             next_round=manifest.round,
@@ -243,6 +242,7 @@ class TrainJob:
             round=0,
             seed=job.seed,
             batch_size=job.batch_size,
+            drop_last=job.drop_last,
             epochs=job.epochs,
             dataset_length=prepared.dataset_length,
             bundle_sha256=ready.loaded.bundle.sha256,

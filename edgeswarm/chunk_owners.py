@@ -12,6 +12,7 @@ With all replicas for owners each sends 2 (G-1)/G of the buffer (Asteroid, Eq 5)
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -45,6 +46,7 @@ class Traffic:
     waits: int
 
 
+@functools.lru_cache(maxsize=4096)  # searches ask again and again
 def traffic(replicas: int, owners: int, *, is_owner: bool) -> Traffic:
     """Of one replica in a group of so many, a chunk of the buffer at each of so many owners."""
     assert replicas > 1

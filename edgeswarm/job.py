@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edgeswarm.samples import SampleOrder
+
 if TYPE_CHECKING:
     import torch
 
@@ -44,6 +46,7 @@ class Job:
     optimizer: (named parameters) -> a torch optimizer. It gets a list of (name, parameter) of what a device holds, and
         is not called where that is nothing.
     batch_size: samples of one optimizer step. epochs: passes over the data set. seed: of weights, order and draws.
+    drop_last: leave out the samples that are left over at an epoch's end (others each time), in place of a smaller last step.
     transform: (sample, generator) -> sample, run where the sample is used; draws from the generator alone. What it makes of a
         sample without drawing is kept for later epochs.
     learning_rate_schedule: round -> factor on each group's initial learning rate.
@@ -74,6 +77,7 @@ class Job:
     batch_size: int
     epochs: int = 1
     seed: int = 0
+    drop_last: bool = False
     transform: Callable[[Any, torch.Generator], Any] | None = None
     learning_rate_schedule: Callable[[int], float] | None = None
     clip_gradient_norm: float | None = None
@@ -103,6 +107,8 @@ class Job:
         _expect_integer("seed", self.seed, minimum=0)
         if self.seed >= 2**63:
             raise ValueError(f"seed is below 2**63, not {self.seed}")
+        if not isinstance(self.drop_last, bool):
+            raise ValueError(f"drop_last is True or False, not {self.drop_last!r}")
         clip = self.clip_gradient_norm
         if clip is not None and (isinstance(clip, bool) or not isinstance(clip, (int, float)) or not clip > 0):
             raise ValueError(f"clip_gradient_norm is a number above 0 or None, not {clip!r}")
@@ -168,6 +174,10 @@ class Job:
     def best_is_lowest(self) -> bool:
         """Which of two values of the watched metric is the better one."""
         return self.best_is == LOWEST if self.best_is is not None else self.watched_metric == LOSS
+
+    def sample_order(self, dataset_length: int) -> SampleOrder:
+        """The order of the training set's samples, of which there are so many."""
+        return SampleOrder(dataset_length, self.batch_size, self.seed, self.drop_last)
 
     def open_dataset(self) -> Dataset:
         """The training set, every item a pair (inputs, targets), also where `dataset` returns one of dicts.

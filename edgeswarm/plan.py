@@ -287,6 +287,8 @@ class Plan:
         """
         # As the workers split: by the whole model's least batch, so that neighbours know each other's intervals.
         of_model = max(least_batch)
+        if of_model == 1:
+            return ""
         sizes = micro_batch_sizes(round_samples, micro_batch=self.micro_batch, least_batch=of_model)
         for index, stage in enumerate(self.stages):
             least = max(least_batch[stage.first_layer : stage.end_layer])

@@ -140,15 +140,30 @@ class ModelCosts:
                 unmet += sizes[-1] - float(np.interp(samples, numbers, sizes))
         return unmet
 
+    @cached_property
+    def statistics_bytes_before(self) -> IntArray:
+        """[layer_count + 1]: bytes of the sums of batch norms in the layers before each cut."""
+        return _sums_before([layer.statistics_bytes for layer in self.layers])
+
+    @cached_property
+    def least_batches(self) -> tuple[int, ...]:
+        """[layer_count]: the fewest samples that each layer can take at once."""
+        return tuple(layer.least_batch for layer in self.layers)
+
+    @cached_property
+    def largest_least_batch(self) -> int:
+        """The fewest samples that all layers can take at once."""
+        return max(self.least_batches)
+
     def statistics_bytes(self, first_layer: int, end_layer: int) -> int:
-        return sum(layer.statistics_bytes for layer in self.layers[first_layer:end_layer])
+        return int(self.statistics_bytes_before[end_layer] - self.statistics_bytes_before[first_layer])
 
     def saved_bytes(self, first_layer: int, end_layer: int) -> int:
         """Per sample, of a stage of these layers: its inputs are among it."""
         return int(self.saved_bytes_before[end_layer] - self.saved_bytes_from[first_layer])
 
     def least_batch(self, first_layer: int, end_layer: int) -> int:
-        return max(layer.least_batch for layer in self.layers[first_layer:end_layer])
+        return max(self.least_batches[first_layer:end_layer])
 
 
 @dataclass(frozen=True)
@@ -484,7 +499,7 @@ class PlanningInstance:
             layer_count=self.model.layer_count,
             mini_batch=self.training.mini_batch,
             devices=self.device_names,
-            least_batch=[layer.least_batch for layer in self.model.layers],
+            least_batch=self.model.least_batches,
         )
 
 

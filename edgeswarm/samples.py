@@ -39,22 +39,31 @@ class Interval:
 class SampleOrder:
     """The order in which a job sees its samples: a function of (seed, epoch) alone.
 
-    Every epoch is cut into mini-batches of `batch_size`; the last one of an epoch may be smaller. Rounds count on over epochs.
+    Every epoch is cut into mini-batches of `batch_size`; the last one of an epoch may be smaller, or is left out with
+    `drop_last`: other samples in each epoch. Rounds count on over epochs. Raises ValueError where there is no round.
     """
 
     dataset_length: int
     batch_size: int
     seed: int
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         if self.dataset_length < 1:
             raise ValueError("a data set needs at least one sample")
         if self.batch_size < 1:
             raise ValueError("batch_size is at least 1")
+        if self.rounds_per_epoch < 1:
+            raise ValueError("a data set that is smaller than batch_size has no round with drop_last")
 
     @property
     def rounds_per_epoch(self) -> int:
-        return -(-self.dataset_length // self.batch_size)
+        return self.dataset_length // self.batch_size if self.drop_last else -(-self.dataset_length // self.batch_size)
+
+    @property
+    def rest(self) -> int:
+        """Samples of an epoch's last mini-batch where that is a smaller one, else 0."""
+        return 0 if self.drop_last else self.dataset_length % self.batch_size
 
     def epoch_of(self, round_number: int) -> int:
         return round_number // self.rounds_per_epoch

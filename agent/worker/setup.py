@@ -121,7 +121,7 @@ class StageEpoch:
             graph = StageGraph.from_json(json.loads(request.stage_graph_json))
         tied = [TiedTensor(item.name, tuple(item.stages)) for item in request.tied]
         routes = Routes(plan, context.device, least_batch=max(1, settings.least_batch))
-        order = SampleOrder(settings.dataset_length, settings.batch_size, settings.seed)
+        order = SampleOrder(settings.dataset_length, settings.batch_size, settings.seed, job.drop_last)
         with self._timed(FETCH_LAYERS):
             states = self._layers()
             self.switch.check()

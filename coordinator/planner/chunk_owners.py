@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from edgeswarm.chunk_owners import traffic
 from edgeswarm.gradient_pieces import bucket_bytes
@@ -38,13 +39,14 @@ def choose_owners(replicas: Sequence[Replica], gradient_bytes: float) -> tuple[i
     size = len(replicas)
     if size < 3:
         return tuple(range(size))
-    order = sorted(range(size), key=lambda place: _seconds(replicas[place], size, 1, gradient_bytes, is_owner=True))
+    alone = _Carried.of(gradient_bytes, size=size, owners=1, is_owner=True)
+    order = sorted(range(size), key=lambda place: alone.seconds(replicas[place]))
     best, best_seconds = size, float("inf")
     for owners in sorted({*range(1, min(size, _MOST_OWNERS) + 1), size}):
-        seconds = max(
-            _seconds(replicas[place], size, owners, gradient_bytes, is_owner=rank < owners)
-            for rank, place in enumerate(order)
+        own, others = (
+            _Carried.of(gradient_bytes, size=size, owners=owners, is_owner=is_owner) for is_owner in (True, False)
         )
+        seconds = max((own if rank < owners else others).seconds(replicas[place]) for rank, place in enumerate(order))
         if seconds < best_seconds:
             best, best_seconds = owners, seconds
     return tuple(order[:best])
@@ -56,17 +58,19 @@ def owners_in(
     """Of a stage with these replicas; empty for one or two, who have no use for any."""
     if len(devices) < 3:
         return ()
-    places = [instance.index_of[device] for device in devices]
-    rates = instance.network.bandwidth
-    replicas = [
-        Replica(
-            instance.profile_of(device).overheads,
-            slowest_link(rates, place, places),
-        )
-        for device, place in zip(devices, places, strict=True)
-    ]
-    chosen = choose_owners(replicas, float(instance.model.gradient_bytes(first_layer, end_layer)))
+    gradient_bytes = float(instance.model.gradient_bytes(first_layer, end_layer))
+    chosen = choose_owners(replicas_of(instance, [instance.index_of[device] for device in devices]), gradient_bytes)
     return tuple(devices[place] for place in chosen)
+
+
+def replicas_of(instance: PlanningInstance, group: Sequence[int]) -> list[Replica]:
+    """Of a group of two or more devices, which are named by their places in the instance."""
+    rates = instance.network.bandwidth
+    profiles = [instance.profiles[instance.devices[place].profile] for place in group]
+    return [
+        Replica(profile.overheads, slowest_link(rates, place, group))
+        for profile, place in zip(profiles, group, strict=True)
+    ]
 
 
 def slowest_link(rates: Sequence[Sequence[float]], place: int, group: Sequence[int]) -> float:
@@ -88,16 +92,24 @@ def with_owners(instance: PlanningInstance, plan: Plan) -> Plan:
 
 def handling_seconds(overheads: Overheads, *, size: int, owners: int, gradient_bytes: float, is_owner: bool) -> float:
     """Of one replica's processor, for the frames and bytes of all of a stage's gradients. size: replicas of the group."""
-    share = traffic(size, owners, is_owner=is_owner)
-    pieces = max(1.0, gradient_bytes / bucket_bytes(size))
-    frames = pieces * (share.frames + share.waits)
-    return frames * overheads.frame_seconds + 2 * share.sent * gradient_bytes * overheads.byte_seconds
+    return _Carried.of(gradient_bytes, size=size, owners=owners, is_owner=is_owner).handling_seconds(overheads)
 
 
-def _seconds(replica: Replica, size: int, owners: int, gradient_bytes: float, *, is_owner: bool) -> float:
-    """Of one replica's links and processor, for all of the stage's gradients."""
-    sent = traffic(size, owners, is_owner=is_owner).sent * gradient_bytes
-    handling = handling_seconds(
-        replica.overheads, size=size, owners=owners, gradient_bytes=gradient_bytes, is_owner=is_owner
-    )
-    return sent / replica.bandwidth + handling
+class _Carried(NamedTuple):
+    """What a replica does with all of a stage's gradients: bytes that it sends, and takes as many; frames, and waits for some."""
+
+    sent_bytes: float
+    frames: float
+
+    @classmethod
+    def of(cls, gradient_bytes: float, *, size: int, owners: int, is_owner: bool) -> _Carried:
+        share = traffic(size, owners, is_owner=is_owner)
+        pieces = max(1.0, gradient_bytes / bucket_bytes(size))
+        return cls(share.sent * gradient_bytes, pieces * (share.frames + share.waits))
+
+    def seconds(self, replica: Replica) -> float:
+        """Of its links and its processor."""
+        return self.sent_bytes / replica.bandwidth + self.handling_seconds(replica.overheads)
+
+    def handling_seconds(self, overheads: Overheads) -> float:
+        return self.frames * overheads.frame_seconds + 2 * self.sent_bytes * overheads.byte_seconds

@@ -29,8 +29,9 @@ def connection_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
     found = {}
     for stage in plan.stages:
         most = _most_reduced(instance, stage)
+        largest = _largest_gradient(instance, stage) if stage.replicated else 0
         for device in stage.devices:
-            reduced = min(_reduce_bytes(instance, stage, device), most) if stage.replicated else 0
+            reduced = min(_reduce_bytes(instance, stage, device, largest=largest), most) if stage.replicated else 0
             found[device] = training.peer_bytes * max(0, len(peers[device]) - BASE_PEERS) + round(reduced)
     return found
 
@@ -51,13 +52,19 @@ def peers_of(plan: Plan) -> dict[str, set[str]]:
     return peers
 
 
-def _reduce_bytes(instance: PlanningInstance, stage: Stage, device: str) -> float:
-    """As measured with two replicas and pieces of the usual size; those of very large parameters are larger."""
-    # There is room for all of a gradient, also where only some rows travel.
-    largest = max(
+def _largest_gradient(instance: PlanningInstance, stage: Stage) -> int:
+    """Bytes of a layer's gradients. There is room for all of a gradient, also where only some rows travel."""
+    return max(
         layer.param_bytes if layer.gradient_bytes is None or layer.met_gradient_bytes else layer.gradient_bytes
         for layer in instance.model.layers[stage.first_layer : stage.end_layer]
     )
+
+
+def _reduce_bytes(instance: PlanningInstance, stage: Stage, device: str, *, largest: int) -> float:
+    """As measured with two replicas and pieces of the usual size; those of very large parameters are larger.
+
+    largest: bytes of the largest gradient.
+    """
     size = len(stage.devices)
     larger = max(1.0, largest / MOST_PIECES / bucket_bytes(size))
     return instance.training.reduce_bytes * larger * max(1.0, _held_pieces(stage, device) / _held_pieces_of_two())

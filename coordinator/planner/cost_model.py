@@ -27,7 +27,7 @@ from edgeswarm.profile import PlanningInstance
 from edgeswarm.samples import Interval, overlaps, split_in_passes, split_micro_batch
 
 from .connection_memory import connection_bytes
-from .passing_memory import passing_bytes
+from .passing_memory import PassingMemory, passing_bytes
 
 
 class StepKind(enum.Enum):
@@ -93,17 +93,19 @@ def held_bytes(
     micro_batches: int,
     base_bytes: int = 0,
     at_once: int | None = None,
+    passing: PassingMemory | None = None,
 ) -> int:
     """Peak memory of a device: weights, gradients, optimizer state, and the activations of K_p micro-batches (Eq 3);
     beside the paper, what the layers hold while they compute, and frames and samples on their way.
 
     micro_batches: of a round. at_once: samples of one pass; all of them where that isn't said.
+    passing: the instance's `passing_table`, where that is at hand.
     """
     at_once = samples if at_once is None else at_once
     resident = instance.resident_bytes_before
     weights = float(resident[end_layer] - resident[first_layer])
     activations = instance.model.saved_bytes(first_layer, end_layer) * at_once * in_flight
-    passing = passing_bytes(
+    beside = passing_bytes(
         instance,
         first_layer=first_layer,
         end_layer=end_layer,
@@ -111,12 +113,15 @@ def held_bytes(
         in_flight=in_flight,
         micro_batches=micro_batches,
         at_once=at_once,
+        table=passing,
     )
-    return math.ceil(weights + activations) + base_bytes + passing
+    return math.ceil(weights + activations) + base_bytes + beside
 
 
-def plan_memory_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
-    """Peak memory of every device that computes."""
+def plan_memory_bytes(
+    instance: PlanningInstance, plan: Plan, *, passing: PassingMemory | None = None
+) -> dict[str, int]:
+    """Peak memory of every device that computes. passing: as `held_bytes` has it."""
     connections = connection_bytes(instance, plan)
     return {
         device: connections[device]
@@ -129,6 +134,7 @@ def plan_memory_bytes(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
             micro_batches=plan.micro_batches,
             base_bytes=instance.devices[instance.index_of[device]].base_bytes,
             at_once=stage.at_once(device),
+            passing=passing,
         )
         for stage in plan.stages
         for device, share in stage.shares.items()

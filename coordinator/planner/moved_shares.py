@@ -71,7 +71,7 @@ def moved_shares(instance: PlanningInstance, plan: Plan, computing_seconds: Mapp
 
 def expected_seconds(instance: PlanningInstance, plan: Plan) -> dict[str, float]:
     """Forward and backward of one round by the curves, by device."""
-    least = max(layer.least_batch for layer in instance.model.layers)
+    least = instance.model.largest_least_batch
     return {
         device: _expected_seconds(instance.profile_of(device), plan, stage, device, least_batch=least)
         for stage in plan.stages

@@ -72,6 +72,12 @@ class PassingMemory:
         result: FloatArray = self.fixed + self.per_sample * samples + waiting
         return result
 
+    def bytes_of_run(self, run: tuple[int, ...], samples: int) -> float:
+        """The same of one run, by its index into the arrays."""
+        waiting = samples * float(self.input_per_sample[run])
+        waiting = min(self.ahead * waiting, max(FEED_AHEAD_BYTES, waiting))
+        return float(self.fixed[run]) + float(self.per_sample[run]) * samples + waiting
+
     def waiting_per_sample(
         self, saved_per_sample: FloatArray | IntArray, *, in_flight: int, micro_batches: int
     ) -> FloatArray:
@@ -141,20 +147,24 @@ def passing_bytes(
     in_flight: int = 1,
     micro_batches: int = 1,
     at_once: int | None = None,
+    table: PassingMemory | None = None,
 ) -> int:
     """Bytes of one replica that takes `samples` of a micro-batch through layers [first_layer, end_layer).
 
     micro_batches: of a round. at_once: samples of one pass, where it takes them in several; frames and the feed hold all of them
-    nevertheless.
+    nevertheless. table: the instance's `passing_table`, where that is at hand.
     """
-    runs = passing_of_runs(instance, np.array([first_layer]), np.array([end_layer]))
+    run: tuple[int, ...] = (first_layer, end_layer)
+    if table is None:
+        table, run = passing_of_runs(instance, np.array([first_layer]), np.array([end_layer])), (0,)
     at_once = samples if at_once is None else at_once
-    computing = computing_per_sample(instance, float(runs.per_sample[0]), first_layer, end_layer)
     saved = float(instance.model.saved_bytes(first_layer, end_layer))
-    waiting = (
-        runs.waiting_per_sample_of((0,), saved, in_flight=in_flight, micro_batches=micro_batches) - saved * in_flight
-    )
-    return int(runs.bytes_of(samples)[0] - (samples - at_once) * computing + at_once * waiting)
+    waiting = table.waiting_per_sample_of(run, saved, in_flight=in_flight, micro_batches=micro_batches)
+    held = table.bytes_of_run(run, samples) + at_once * (waiting - saved * in_flight)
+    if at_once < samples:
+        computing = computing_per_sample(instance, float(table.per_sample[run]), first_layer, end_layer)
+        held -= (samples - at_once) * computing
+    return int(held)
 
 
 def computing_per_sample(instance: PlanningInstance, per_sample: float, first_layer: int, end_layer: int) -> float:

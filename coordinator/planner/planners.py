@@ -176,7 +176,7 @@ def make_plan(instance: PlanningInstance, planner: str = "edgeswarm", micro_batc
     if planner not in PLANNERS:
         raise ValueError(f"there is no planner {planner!r}; known: {', '.join(PLANNERS)}")
     chosen = PLANNERS[planner]
-    least = max(layer.least_batch for layer in instance.model.layers)
+    least = instance.model.largest_least_batch
     sizes = sizes_to_try(instance.training.mini_batch, micro_batch, least_batch=least)
     plan, burdened, shortages = _fitting_plan(instance, chosen, sizes)
     if plan is not None:

@@ -205,7 +205,7 @@ def _slowest(table: FloatArray, kinds: IntArray, shares: IntArray, first: IntArr
 
 def _least_batch(instance: PlanningInstance) -> IntArray:
     """[layer_count, layer_count + 1]: the largest least batch among layers [i, j)."""
-    least = np.array([layer.least_batch for layer in instance.model.layers])
+    least = np.array(instance.model.least_batches)
     count = len(least)
     table = np.ones((count, count + 1), dtype=np.int64)
     for first in range(count):

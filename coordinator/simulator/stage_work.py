@@ -5,6 +5,7 @@ All of a round is worked out once, before time begins; replicas of one device cl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgeswarm.gradient_pieces import LAST_BUCKET_BYTES, begins_bucket, bucket_bytes, pieces_of
@@ -81,7 +82,7 @@ class ReplicaWork:
 
 def replica_works(instance: PlanningInstance, plan: Plan) -> list[ReplicaWork]:
     """In the order of stages, and of replicas within them: the order of `Plan.devices`."""
-    least = max(layer.least_batch for layer in instance.model.layers)
+    least = instance.model.largest_least_batch
     sizes = micro_batch_sizes(plan.mini_batch, micro_batch=plan.micro_batch, least_batch=least)
     number = {name: index for index, name in enumerate(plan.devices)}
     intervals = {
@@ -90,6 +91,7 @@ def replica_works(instance: PlanningInstance, plan: Plan) -> list[ReplicaWork]:
     }
     works = []
     for index, stage in enumerate(plan.stages):
+        cuts = _bucket_cuts(instance, stage) if stage.replicated else ()
         for name in stage.shares:
             by_size = {
                 size: _part(instance, plan, name, split=split, number=number) for size, split in intervals.items()
@@ -108,7 +110,7 @@ def replica_works(instance: PlanningInstance, plan: Plan) -> list[ReplicaWork]:
                     made_sample_bytes=_made_sample_bytes(instance, plan, index),
                     input_bytes=int(instance.model.cut_bytes[stage.first_layer]),
                     output_bytes=int(instance.model.cut_bytes[stage.end_layer]),
-                    buckets=_buckets(instance, stage, name) if stage.replicated else (),
+                    buckets=_buckets(instance, stage, name, cuts),
                     statistics_bytes=(
                         instance.model.statistics_bytes(stage.first_layer, stage.end_layer) if stage.replicated else 0
                     ),
@@ -129,8 +131,7 @@ def _part(
     action = profile.overheads.action_seconds
     before = split[index - 1] if index else {}
     after = split[index + 1] if index + 1 < len(split) else {}
-    least = max(layer.least_batch for layer in instance.model.layers)
-    passes = passes_of_share(stage, name, mine.size, least_batch=least)
+    passes = passes_of_share(stage, name, mine.size, least_batch=instance.model.largest_least_batch)
     layers = (stage.first_layer, stage.end_layer)
     last_backward = profile.backward(passes[-1], *layers) + action
     whole = sum(profile.forward(size, *layers) + profile.backward(size, *layers) + 2 * action for size in passes)
@@ -160,26 +161,38 @@ def _made_sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> in
     return inputs + (labels if stage == len(plan.stages) - 1 else 0)
 
 
-def _buckets(instance: PlanningInstance, stage: Stage, name: str) -> tuple[Bucket, ...]:
+def _buckets(
+    instance: PlanningInstance, stage: Stage, name: str, cuts: Sequence[tuple[int, int, int]]
+) -> tuple[Bucket, ...]:
     """In the order of the backward, the last layer first. A layer's gradients are done when its backward is.
+
+    cuts: of `_bucket_cuts`.
+    """
+    gradients = instance.model.gradient_bytes_before
+    seconds = instance.profile_of(name).seconds_before(stage.at_once(name))[1]
+    end = float(seconds[stage.end_layer])
+    whole = end - float(seconds[stage.first_layer])
+
+    def bucket(first: int, behind: int, count: int) -> Bucket:
+        ready = (end - float(seconds[first])) / whole if whole > 0 else 1.0
+        return Bucket(float(gradients[behind] - gradients[first]), count, min(1.0, ready))
+
+    return tuple(bucket(*cut) for cut in cuts)
+
+
+def _bucket_cuts(instance: PlanningInstance, stage: Stage) -> list[tuple[int, int, int]]:
+    """Of each bucket its layers [first, end), and how many all-reduces of the worker it stands for; the same on all replicas.
 
     A layer that begins a bucket is taken as if it were one parameter.
     """
     largest = bucket_bytes(len(stage.shares))
-    before = instance.model.gradient_bytes_before[stage.first_layer : stage.end_layer + 1].tolist()
+    begin = stage.first_layer
+    before = instance.model.gradient_bytes_before[begin : stage.end_layer + 1].tolist()
     total = before[-1] - before[0]
     if total == 0:
-        return ()
+        return []
     least = total / MOST_BUCKETS
-    seconds = instance.profile_of(name).seconds_before(stage.at_once(name))[1]
-    seconds = seconds[stage.first_layer : stage.end_layer + 1].tolist()
-    whole = seconds[-1] - seconds[0]
-
-    def bucket(first: int, end: int, count: int) -> Bucket:
-        ready = (seconds[-1] - seconds[first]) / whole if whole > 0 else 1.0
-        return Bucket(float(before[end] - before[first]), count, min(1.0, ready))
-
-    buckets: list[Bucket] = []
+    cuts: list[tuple[int, int, int]] = []
     end = len(before) - 1  # the gathered buckets begin behind this layer
     count, held = 0, 0
     for layer in reversed(range(len(before) - 1)):
@@ -188,9 +201,9 @@ def _buckets(instance: PlanningInstance, stage: Stage, name: str) -> tuple[Bucke
         # As the worker does; it reduces a parameter that is larger than a bucket in pieces.
         if size and (count == 0 or begins_bucket(size, held=held, before=ahead, largest=largest)):
             if count and (before[end] - before[layer + 1] >= least or ahead + size <= LAST_BUCKET_BYTES):
-                buckets.append(bucket(layer + 1, end, count))
+                cuts.append((begin + layer + 1, begin + end, count))
                 end, count = layer + 1, 0
             count, held = count + pieces_of(size, piece_bytes=largest), 0
         held += size
-    buckets.append(bucket(0, end, count))
-    return tuple(buckets)
+    cuts.append((begin, begin + end, count))
+    return cuts

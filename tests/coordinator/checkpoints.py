@@ -26,6 +26,7 @@ def manifest(round_number: int, **more: Any) -> Manifest:
         "job_id": "job-1",
         "seed": 2**62,
         "batch_size": 12,
+        "drop_last": False,
         "epochs": 4,
         "dataset_length": 50,
         "bundle_sha256": "ab" * 32,

@@ -7,6 +7,7 @@ import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan, Stage
+from edgeswarm.samples import SampleOrder
 from edgeswarm_coordinator.last_round import check_batches, check_plan
 
 
@@ -18,19 +19,20 @@ def test_a_rest_that_a_layer_cannot_take_is_refused_by_name() -> None:
     with pytest.raises(
         EdgeswarmError, match=r"has 1 sample \(41 in batches of 8\), but the layer block.1 needs"
     ) as caught:
-        check_batches(layers(1, 2), dataset_length=41, batch_size=8)
+        check_batches(layers(1, 2), SampleOrder(41, 8, 0))
     assert caught.value.code is ErrorCode.JOB_INVALID
-    assert "leave 1 sample out" in caught.value.remedy
+    assert "drop_last" in caught.value.remedy
+    check_batches(layers(1, 2), SampleOrder(41, 8, 0, drop_last=True))
 
 
 @pytest.mark.parametrize(("length", "least"), [(40, 2), (42, 2), (41, 1)])
 def test_other_rests_are_fine(length: int, least: int) -> None:
-    check_batches(layers(1, least), dataset_length=length, batch_size=8)
+    check_batches(layers(1, least), SampleOrder(length, 8, 0))
 
 
 def test_a_batch_below_the_least_is_refused() -> None:
     with pytest.raises(EdgeswarmError, match=r"batch_size is 1, but the layer block.0 needs at least 2"):
-        check_batches(layers(2), dataset_length=40, batch_size=1)
+        check_batches(layers(2), SampleOrder(40, 1, 0))
 
 
 def replicated(first: int, second: int) -> Plan:
@@ -42,8 +44,9 @@ def replicated(first: int, second: int) -> Plan:
 def test_a_rest_that_leaves_a_replica_too_little_is_refused() -> None:
     """3 samples over two replicas that hold 2 each: one of them gets a single sample."""
     with pytest.raises(EdgeswarmError, match=r"The last round of an epoch has 3 samples .* takes 1 of") as caught:
-        check_plan(replicated(2, 2), layers(1, 2), dataset_length=43, batch_size=8)
+        check_plan(replicated(2, 2), layers(1, 2), SampleOrder(43, 8, 0))
     assert caught.value.code is ErrorCode.PLAN_INVALID
-    check_plan(replicated(2, 2), layers(1, 1), dataset_length=43, batch_size=8)
-    check_plan(replicated(2, 2), layers(1, 2), dataset_length=42, batch_size=8)
-    check_plan(replicated(3, 1), layers(1, 1), dataset_length=43, batch_size=8)
+    check_plan(replicated(2, 2), layers(1, 1), SampleOrder(43, 8, 0))
+    check_plan(replicated(2, 2), layers(1, 2), SampleOrder(43, 8, 0, drop_last=True))
+    check_plan(replicated(2, 2), layers(1, 2), SampleOrder(42, 8, 0))
+    check_plan(replicated(3, 1), layers(1, 1), SampleOrder(43, 8, 0))

@@ -58,6 +58,7 @@ def test_a_job_file_that_was_changed_speaks_for_itself() -> None:
     [
         ({"seed": 4}, 50, "its seed is 4 now, and was 3"),
         ({"batch_size": 10}, 50, "its batch_size is 10 now, and was 12"),
+        ({"drop_last": True}, 50, "its drop_last is True now, and was False"),
         ({}, 51, "number of samples in the dataset is 51 now, and was 50"),
         ({"epochs": 1}, 50, "after round 8, and 1 epochs have 5 rounds"),
     ],

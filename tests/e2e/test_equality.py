@@ -68,6 +68,12 @@ CASES = [
     for kind, model in (("cnn", small_job.CNN), ("transformer", small_job.TRANSFORMER))
     for dtype, cases in (("float64", DOUBLE), ("float32", SINGLE))
     for optimizer, groups in cases
+] + [
+    pytest.param(
+        dataclasses.replace(small_job.CNN, dtype="float64", more="drop_last=True,"),
+        REPLICATED,
+        id="cnn-without-the-rest",
+    )
 ]
 
 

@@ -170,7 +170,7 @@ def test_a_last_round_too_small_for_a_layer_is_told(desk: Desk) -> None:
         "The last round of an epoch has 1 sample (41 in batches of 8), but the layer 0 needs at least 2 at once"
         in message
     )
-    assert "leave 1 sample out of the dataset" in message
+    assert "drop_last=True" in message
 
 
 def test_a_result_that_exists_is_refused_at_once(desk: Desk) -> None:

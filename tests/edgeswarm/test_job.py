@@ -47,6 +47,7 @@ def test_the_package_exports_job_and_version_without_torch() -> None:
         ("batch_size", 0),
         ("batch_size", True),
         ("batch_size", 2.0),
+        ("drop_last", 1),
         ("epochs", 0),
         ("seed", -1),
         ("seed", 2**63),

@@ -17,6 +17,18 @@ def test_an_epoch_sees_every_sample_once_and_ends_with_a_smaller_round() -> None
     assert sorted(order.permutation(0).tolist()) == list(range(10))
 
 
+def test_what_is_left_over_can_be_left_out() -> None:
+    order = SampleOrder(dataset_length=10, batch_size=4, seed=3, drop_last=True)
+    assert order.rounds_per_epoch == 2
+    assert [order.samples_of(r) for r in range(4)] == [4, 4, 4, 4]
+    assert [order.epoch_of(r) for r in range(4)] == [0, 0, 1, 1]
+    assert (order.permutation(1) == SampleOrder(10, 4, 3).permutation(1)).all()
+    rests = [(SampleOrder(10, size, 3).rest, SampleOrder(10, size, 3, drop_last=True).rest) for size in (4, 5, 10)]
+    assert rests == [(2, 0), (0, 0), (0, 0)]
+    with pytest.raises(ValueError, match="no round with drop_last"):
+        SampleOrder(dataset_length=3, batch_size=4, seed=3, drop_last=True)
+
+
 def test_the_order_is_a_function_of_seed_and_epoch_alone() -> None:
     order = SampleOrder(dataset_length=50, batch_size=4, seed=3)
     assert (order.permutation(2) == SampleOrder(50, 7, 3).permutation(2)).all()

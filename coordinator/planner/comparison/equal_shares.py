@@ -140,14 +140,19 @@ def _found_stage(
 def _most_samples(instance: PlanningInstance, place: int, cut: StageCut, *, in_flight: int, micro_batches: int) -> int:
     """How many samples of each micro-batch a device's memory holds for a stage, up to the mini-batch; 0 for none."""
     device = instance.devices[place]
-    layers = {
-        "first_layer": cut.first_layer,
-        "end_layer": cut.end_layer,
-        "in_flight": in_flight,
-        "micro_batches": micro_batches,
-    }
-    free = device.memory_bytes - held_bytes(instance, samples=0, base_bytes=device.base_bytes, **layers)
-    per_sample = held_bytes(instance, samples=1, **layers) - held_bytes(instance, samples=0, **layers)
+
+    def held(samples: int) -> int:
+        return held_bytes(
+            instance,
+            first_layer=cut.first_layer,
+            end_layer=cut.end_layer,
+            samples=samples,
+            in_flight=in_flight,
+            micro_batches=micro_batches,
+        )
+
+    free = device.memory_bytes - device.base_bytes - held(0)
+    per_sample = held(1) - held(0)
     if free < 0 or per_sample == 0:
         return 0 if free < 0 else instance.training.mini_batch
     return min(free // per_sample, instance.training.mini_batch)

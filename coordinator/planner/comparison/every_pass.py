@@ -41,7 +41,7 @@ class EveryPass:
         self._instance = instance
         self._floor = floor
         self._layers = instance.model.layer_count
-        self._least = max(layer.least_batch for layer in instance.model.layers)
+        self._least = instance.model.largest_least_batch
         self._ways: dict[int, list[Way]] = {}
 
     def plans(self, *, below: float) -> list[tuple[float, Plan]]:

@@ -87,7 +87,7 @@ def exhaustive(instance: PlanningInstance, micro_batches: Sequence[int]) -> Plan
 def every_micro_batch(instance: PlanningInstance) -> tuple[int, ...]:
     """All sizes that leave neither a micro-batch nor a rest below the least batch of a layer, largest first."""
     mini_batch = instance.training.mini_batch
-    least = max(layer.least_batch for layer in instance.model.layers)
+    least = instance.model.largest_least_batch
     sizes = range(mini_batch, least - 1, -1)
     return tuple(size for size in sizes if mini_batch % size == 0 or mini_batch % size >= least)
 
@@ -251,7 +251,7 @@ class _Search:
 
     def _leaves_too_few(self, plan: Plan) -> bool:
         """Whether a last, smaller micro-batch leaves a replica fewer samples than a layer needs."""
-        least = [layer.least_batch for layer in self._instance.model.layers]
+        least = self._instance.model.least_batches
         return max(least) > 1 and bool(plan.too_few_samples(self._instance.training.mini_batch, least))
 
     def _judge_plan(

@@ -170,7 +170,7 @@ class RoundFloor:
 
     def _last(self, grid: Grid) -> Grid:
         """The grid of the last micro-batch; where a least batch decides who takes part in a rest, the last full one."""
-        if max(layer.least_batch for layer in self.instance.model.layers) > 1:
+        if self.instance.model.largest_least_batch > 1:
             return grid
         return grid.of_last(self.instance.training.mini_batch, self.instance.device_names)
 

@@ -71,7 +71,7 @@ class Judge:
     def _simulate(self, candidate: Candidate) -> float:
         plan = self.plan(candidate, planner="candidate")
         instance = self.problem.instance
-        used = plan_memory_bytes(instance, plan)
+        used = plan_memory_bytes(instance, plan, passing=self.problem.passing)
         if any(needed > instance.devices[instance.index_of[name]].memory_bytes for name, needed in used.items()):
             return math.inf
         try:

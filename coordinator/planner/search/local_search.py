@@ -15,6 +15,7 @@ from .candidate import Candidate
 from .judge import Judge
 from .moves import Moves
 from .pipeline_estimate import PipelineEstimator
+from .seen import SeenCandidates
 
 # A change has to bring this much: below it the simulator's last digits decide.
 _LEAST_GAIN = 1e-6
@@ -27,17 +28,14 @@ _AT_ONCE = 8
 
 
 class LocalSearch:
-    """Searches around candidates of one problem. estimates: seconds of all that was estimated."""
+    """Searches around candidates of one problem. seen: all that was estimated."""
 
     def __init__(self, moves: Moves, estimator: PipelineEstimator, judge: Judge) -> None:
         self.moves = moves
         self.estimator = estimator
         self.judge = judge
-        self.estimates: dict[Candidate, float] = {}
+        self.seen = SeenCandidates(judge.problem.kinds)
         self._opened: set[Candidate] = set()
-        # The least ratio of simulated to estimated seconds: by pattern, and by its groups' sizes alone.
-        self._beyond: dict[object, float] = {}
-        self._shapes: dict[Candidate, tuple[object, tuple[int, tuple[int, ...]]]] = {}
 
     def beam(
         self,
@@ -49,7 +47,7 @@ class LocalSearch:
         of_each_size: int = 0,
         of_each_shape: int = 1,
     ) -> None:
-        """Goes from the best of different shape to their neighbours, so many steps; `estimates` has all that was seen.
+        """Goes from the best of different shape to their neighbours, so many steps; `seen` has all of them.
 
         floor: of the budget, at which it stops. of_each_size: how many of each micro-batch size are among the best,
         however slow. of_each_shape: at most.
@@ -80,38 +78,30 @@ class LocalSearch:
     ) -> list[Candidate]:
         """The best of what was seen, few of each shape: of the same groups in the same order, and one size.
 
-        By the simulator's seconds where they are known, else by estimate times what the simulator found others of the
-        same pattern to take beyond theirs, or of its groups' sizes at other micro-batch sizes. unknown: just those that
-        aren't simulated yet; the others count in their shapes.
+        By what they are expected to take (seen.py). unknown: just those that aren't simulated yet; the others count in their
+        shapes.
         """
         found: list[Candidate] = []
-        of_shape: dict[object, int] = {}
+        of_shape: dict[int, int] = {}
         of_size: dict[int, int] = {}
-        for candidate in sorted(self.estimates, key=self._expected):
-            shape, size = self._shape(candidate), candidate.micro_batch
-            if of_shape.get(shape, 0) < of_each_shape and (len(found) < count or of_size.get(size, 0) < of_each_size):
-                of_shape[shape] = of_shape.get(shape, 0) + 1
-                if unknown and self.judge.knows(candidate):
+        for seen in self.seen.by_expectation():
+            if len(found) >= count and not of_each_size:
+                break
+            taken, size = of_shape.get(seen.shape, 0), seen.candidate.micro_batch
+            if taken < of_each_shape and (len(found) < count or of_size.get(size, 0) < of_each_size):
+                of_shape[seen.shape] = taken + 1
+                if unknown and seen.simulated is not None:
                     continue
-                found.append(candidate)
+                found.append(seen.candidate)
                 of_size[size] = of_size.get(size, 0) + 1
         return found
-
-    def _expected(self, candidate: Candidate) -> float:
-        if self.judge.knows(candidate):
-            return self.judge.seconds(candidate)
-        pattern = self._pattern(candidate)
-        return self.estimates[candidate] * self._beyond.get(pattern, self._beyond.get(pattern[1], 1.0))
 
     def simulate(self, candidate: Candidate) -> float:
         """Its seconds by the simulator."""
         known = self.judge.knows(candidate)
         seconds = self.judge.seconds(candidate)
-        estimate = self.estimates.get(candidate, 0.0)
-        if not known and estimate > 0 and math.isfinite(seconds):
-            pattern = self._pattern(candidate)
-            for key in (pattern, pattern[1]):
-                self._beyond[key] = min(seconds / estimate, self._beyond.get(key, math.inf))
+        if not known:
+            self.seen.was_simulated(candidate, seconds)
         return seconds
 
     def climb(self, start: Candidate, *, patience: int, floor: float = 0.0) -> tuple[Candidate, float]:
@@ -153,27 +143,14 @@ class LocalSearch:
     def estimate(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """These, the fastest by estimate first; the work of estimating new ones is taken from the budget."""
         candidates = list(dict.fromkeys(candidates))
-        new = [candidate for candidate in candidates if candidate not in self.estimates]
+        new = [candidate for candidate in candidates if candidate not in self.seen]
         if new:
             rounds = [min(20, candidate.micro_batches(self.judge.problem.mini_batch)) for candidate in new]
             longest = max((len(candidate.stages) + 1) / 2 * count for candidate, count in zip(new, rounds, strict=True))
             self.judge.budget -= 2 * longest * (14 + len(new) / 12) + 12 * len(new)
-            self.estimates.update(zip(new, self.estimator.estimate(new).tolist(), strict=True))
-        order = np.argsort([self.estimates[candidate] for candidate in candidates], kind="stable")
-        return [candidates[place] for place in order if math.isfinite(self.estimates[candidates[place]])]
-
-    def _shape(self, candidate: Candidate) -> object:
-        """Of the same groups in the same order, and one size."""
-        return self._shape_and_pattern(candidate)[0]
-
-    def _pattern(self, candidate: Candidate) -> tuple[int, tuple[int, ...]]:
-        """Candidates of one pattern err alike when they are estimated: one micro-batch size, groups of the same sizes."""
-        return self._shape_and_pattern(candidate)[1]
-
-    def _shape_and_pattern(self, candidate: Candidate) -> tuple[object, tuple[int, tuple[int, ...]]]:
-        if candidate not in self._shapes:
-            kinds = self.judge.problem.kinds
-            groups = tuple(tuple(sorted(kinds[device] for device in stage.devices)) for stage in candidate.stages)
-            size = candidate.micro_batch
-            self._shapes[candidate] = (size, groups), (size, tuple(map(len, groups)))
-        return self._shapes[candidate]
+            for candidate, seconds in zip(new, self.estimator.estimate(new).tolist(), strict=True):
+                known = self.judge.seconds(candidate) if self.judge.knows(candidate) else None
+                self.seen.add(candidate, seconds, simulated=known)
+        estimates = [self.seen[candidate].estimate for candidate in candidates]
+        order = np.argsort(estimates, kind="stable").tolist()
+        return [candidates[place] for place in order if math.isfinite(estimates[place])]

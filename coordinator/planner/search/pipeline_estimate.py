@@ -16,7 +16,6 @@ from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, MOST_PIECES, bucket_by
 from edgeswarm.profile import FloatArray
 from edgeswarm.samples import split_micro_batch
 
-from ..chunk_owners import slowest_link
 from .candidate import Candidate, CandidateStage
 from .pipeline_batch import PipelineBatch, follow
 from .problem import SearchProblem
@@ -178,10 +177,10 @@ class PipelineEstimator:
         pieces = max(buckets, min(gradients / bucket, buckets * MOST_PIECES))
         owners = problem.owners(stage.first, stage.end, stage.devices) or stage.devices
         factor, handling = 0.0, 0.0
-        for device in stage.devices:
+        for device, replica in problem.replicas(tuple(sorted(stage.devices))).items():
             does = traffic(size, len(owners), is_owner=device in owners)
-            factor = max(factor, does.sent / slowest_link(problem.links, device, stage.devices))
-            each = problem.profiles[problem.class_of[device]].overheads
+            factor = max(factor, does.sent / replica.bandwidth)
+            each = replica.overheads
             frames = pieces * (does.frames + does.waits)
             handling = max(handling, frames * each.frame_seconds + 2 * does.sent * gradients * each.byte_seconds)
         last_bucket = factor * min(gradients, bucket, problem.last_bucket_bytes[stage.first]) + 2 * latency

@@ -10,7 +10,7 @@ import numpy as np
 from edgeswarm.gradient_pieces import LAST_BUCKET_BYTES, LEAST_BUCKET_BYTES
 from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
 
-from ..chunk_owners import owners_in
+from ..chunk_owners import Replica, choose_owners, replicas_of
 from ..passing_memory import PassingMemory, passing_table
 from .kinds import canonical_order, interchangeable_kinds
 
@@ -26,7 +26,7 @@ class SearchProblem:
         self.layer_count = model.layer_count
         self.device_count = len(order)
         self.mini_batch = training.mini_batch
-        self.least_batch = max(layer.least_batch for layer in model.layers)
+        self.least_batch = model.largest_least_batch
         self.cut_bytes = [float(value) for value in model.cut_bytes]
         self.served_input_bytes = float(instance.served_input_bytes)
         self.latency = instance.network.latency_seconds
@@ -41,6 +41,7 @@ class SearchProblem:
         self.class_of = [classes.index(device.profile) for device in self.instance.devices]
         self.profiles = [instance.profiles[kind] for kind in classes]
         self._owners: dict[tuple[tuple[int, ...], float], tuple[int, ...]] = {}
+        self._replicas: dict[tuple[int, ...], dict[int, Replica]] = {}
 
     @cached_property
     def members(self) -> list[tuple[int, ...]]:
@@ -116,10 +117,15 @@ class SearchProblem:
         group = tuple(sorted(devices))
         key = (group, self.gradient_bytes[end] - self.gradient_bytes[first])
         if key not in self._owners:
-            names = tuple(self.instance.device_names[device] for device in group)
-            chosen = owners_in(self.instance, names, first_layer=first, end_layer=end)
-            self._owners[key] = tuple(self.instance.index_of[name] for name in chosen)
+            chosen = choose_owners(list(self.replicas(group).values()), key[1])
+            self._owners[key] = tuple(group[place] for place in chosen)
         return self._owners[key]
+
+    def replicas(self, group: tuple[int, ...]) -> dict[int, Replica]:
+        """By device, of a group of two or more, ascending."""
+        if group not in self._replicas:
+            self._replicas[group] = dict(zip(group, replicas_of(self.instance, group), strict=True))
+        return self._replicas[group]
 
     def micro_batches(self, micro_batch: int) -> int:
         """Of a round, where one has so many samples."""

@@ -42,22 +42,22 @@ class Ranking:
         for candidate in [*given, *local.best(1)]:
             self._judge(candidate)
         while True:
-            left, known = judge.budget, (len(local.estimates), judge.simulated)
+            left, known = judge.budget, (len(local.seen), judge.simulated)
             self._widen(effort.after_beams * left)
             self._finalists(effort.finalists, floor=0.0)
             self._finalists(effort.more_finalists, floor=effort.after_finalists * left, of_each_shape=2)
             if self.best is None:
                 return None
             self._climbs(floor=effort.after_climbs * left)
-            if judge.budget < effort.again * effort.budget or known == (len(local.estimates), judge.simulated):
+            if judge.budget < effort.again * effort.budget or known == (len(local.seen), judge.simulated):
                 break
         return local.climb(self.best[1], patience=effort.last_patience)
 
     def _widen(self, floor: float) -> None:
         """Wider and wider beams, until there is nothing new or the budget is down to `floor`."""
         seen = 0
-        while self.judge.budget > floor and seen < len(self.local.estimates):
-            seen = len(self.local.estimates)
+        while self.judge.budget > floor and seen < len(self.local.seen):
+            seen = len(self.local.seen)
             few = {"of_each_size": self.width // 4, "of_each_shape": self.width // self.effort.wide}
             self.local.beam([], width=self.width, steps=self.effort.beam_steps, floor=floor, **few)
             self.width *= 2

@@ -92,11 +92,11 @@ def test_held_bytes_counts_weights_gradients_optimizer_and_activations() -> None
     instance = make_instance(param_bytes=100, saved_bytes=50, optimizer_state=2.0)
     # two layers: 200 bytes of weights four times over, 100 bytes a sample for 3 samples of 5 micro-batches, 7 before all
     stage = {"first_layer": 1, "end_layer": 3, "samples": 3, "in_flight": 5, "micro_batches": 8, "base_bytes": 7}
-    held = held_bytes(instance, **stage)
+    held = held_bytes(instance, **stage, passing=None)
     assert held == 4 * 200 + 3 * 5 * 100 + 7
     layers = tuple(replace(layer, kernel_bytes=10**place) for place, layer in enumerate(instance.model.layers))
     with_kernels = replace(instance, model=replace(instance.model, layers=layers))
-    assert held_bytes(with_kernels, **stage) == held + 110
+    assert held_bytes(with_kernels, **stage, passing=None) == held + 110
 
 
 def two_stage_plan(**changes: object) -> Plan:

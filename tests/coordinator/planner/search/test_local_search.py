@@ -41,7 +41,7 @@ def test_a_pattern_that_takes_longer_than_estimated_falls_behind(search: LocalSe
     simulated = Judge(search.judge.problem, budget=1e6).seconds(two_stages(2))
     # As if the estimates of all micro-batches of 4 were a tenth of what they take.
     for candidate in candidates[:2]:
-        search.estimates[candidate] = simulated / 10
+        search.seen[candidate].estimate = simulated / 10
     assert search.best(1) == [candidates[0]]
     search.simulate(candidates[0])
     assert search.best(1, unknown=True) == [candidates[2]]
@@ -49,10 +49,10 @@ def test_a_pattern_that_takes_longer_than_estimated_falls_behind(search: LocalSe
 
 def test_neighbours_are_estimated_once(search: LocalSearch) -> None:
     search.open([two_stages(2)])
-    seen, budget = len(search.estimates), search.judge.budget
+    seen, budget = len(search.seen), search.judge.budget
     assert seen > 5
     search.open([two_stages(2)])
-    assert (len(search.estimates), search.judge.budget) == (seen, budget)
+    assert (len(search.seen), search.judge.budget) == (seen, budget)
 
 
 def test_what_a_pattern_takes_beyond_its_estimate_is_expected_at_other_sizes(search: LocalSearch) -> None:
@@ -60,6 +60,7 @@ def test_what_a_pattern_takes_beyond_its_estimate_is_expected_at_other_sizes(sea
     one_stage = Candidate(2, (CandidateStage(0, 4, (0,), (2,), 1),))
     search.estimate([known, same_groups, one_stage])
     simulated = Judge(search.judge.problem, budget=1e6).seconds(known)
-    search.estimates.update({known: simulated / 10, same_groups: 1.0, one_stage: 9.0})
+    for candidate, estimate in ((known, simulated / 10), (same_groups, 1.0), (one_stage, 9.0)):
+        search.seen[candidate].estimate = estimate
     search.simulate(known)
     assert search.best(3, unknown=True) == [one_stage, same_groups]
