@@ -53,7 +53,7 @@ class Ready:
 
     @property
     def order(self) -> SampleOrder:
-        return self.job.sample_order(self.prepared.dataset_length)
+        return SampleOrder.of(self.job, self.prepared.dataset_length)
 
 
 class PlanEpochs:

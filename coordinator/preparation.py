@@ -25,6 +25,7 @@ from edgeswarm.model.evaluation import EvaluationGraph, export_evaluation
 from edgeswarm.model.export import ExportedModel, export_model
 from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.model.structure import flatten
+from edgeswarm.samples import SampleOrder
 from edgeswarm.snapshot import LayerState, write_layer_file
 
 from .evaluation_checks import check_evaluation
@@ -159,7 +160,7 @@ def prepare(
     with step(EXPORT_MODEL):
         exported = export_model(model, args, kwargs)
     graph = exported.layer_graph
-    check_batches(graph.layers, job.sample_order(checked.dataset_length))
+    check_batches(graph.layers, SampleOrder.of(job, checked.dataset_length))
     evaluation = None
     if opened.evaluation is not None:
         with step(EXPORT_EVALUATION):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
+from edgeswarm.samples import SampleOrder
 
 from .agents import AgentLink
 from .background import Task
@@ -99,7 +100,7 @@ class TrainJob:
             plan = fitted(by_hand, node_ids=tuple(links), layer_graph=graph, batch_size=loaded.job.batch_size)
             command.progress.tell(PlanMade(plan, None, tuple(layer.name for layer in graph.layers)))
         job = loaded.job
-        check_plan(plan, graph.layers, job.sample_order(prepared.dataset_length))
+        check_plan(plan, graph.layers, SampleOrder.of(job, prepared.dataset_length))
         idle = [node_id for node_id in links if node_id not in plan.devices]
         command.devices.free(idle, reason="not in the plan")
         service: DataServiceReady = command.supervision.wait(serving, *(sending[device] for device in plan.devices))[0]
@@ -160,7 +161,7 @@ class TrainJob:
         run = JobRun(
             job=self._command.reference(epoch=1),
             plan=manifest.plan,
-            order=job.sample_order(prepared.dataset_length),
+            order=SampleOrder.of(job, prepared.dataset_length),
             rounds=manifest.rounds,
             links={},
             progress=self._command.progress,
@@ -201,7 +202,7 @@ class TrainJob:
                 unused=prepared.unused,
             )
             self._unfinished.remove()
-        order = job.sample_order(prepared.dataset_length)
+        order = SampleOrder.of(job, prepared.dataset_length)
         progress.tell(
             TrainingDone(
                 folder=folder,
@@ -218,7 +219,7 @@ class TrainJob:
     # --- what they need -------------------------------------------------------------------------------------------
 
     def _is_over(self, manifest: Manifest, job: Job) -> bool:
-        order = job.sample_order(manifest.dataset_length)
+        order = SampleOrder.of(job, manifest.dataset_length)
         return is_over(
             self._evaluations(job),
             next_round=manifest.round,

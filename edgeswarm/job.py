@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edgeswarm.samples import SampleOrder
-
 if TYPE_CHECKING:
     import torch
 
@@ -174,10 +172,6 @@ class Job:
     def best_is_lowest(self) -> bool:
         """Which of two values of the watched metric is the better one."""
         return self.best_is == LOWEST if self.best_is is not None else self.watched_metric == LOSS
-
-    def sample_order(self, dataset_length: int) -> SampleOrder:
-        """The order of the training set's samples, of which there are so many."""
-        return SampleOrder(dataset_length, self.batch_size, self.seed, self.drop_last)
 
     def open_dataset(self) -> Dataset:
         """The training set, every item a pair (inputs, targets), also where `dataset` returns one of dicts.

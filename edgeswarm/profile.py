@@ -131,20 +131,6 @@ class ModelCosts:
     def gradient_bytes(self, first_layer: int, end_layer: int) -> int:
         return int(self.gradient_bytes_before[end_layer] - self.gradient_bytes_before[first_layer])
 
-    def unmet_gradient_bytes(self, first_layer: int, end_layer: int, *, samples: int) -> float:
-        """How many fewer bytes of gradients than those of the mini-batch so many of its samples bring."""
-        unmet = 0.0
-        for layer in self.layers[first_layer:end_layer]:
-            if layer.met_gradient_bytes:
-                numbers, sizes = zip((0, 0), *layer.met_gradient_bytes, strict=True)
-                unmet += sizes[-1] - float(np.interp(samples, numbers, sizes))
-        return unmet
-
-    @cached_property
-    def statistics_bytes_before(self) -> IntArray:
-        """[layer_count + 1]: bytes of the sums of batch norms in the layers before each cut."""
-        return _sums_before([layer.statistics_bytes for layer in self.layers])
-
     @cached_property
     def least_batches(self) -> tuple[int, ...]:
         """[layer_count]: the fewest samples that each layer can take at once."""
@@ -156,7 +142,7 @@ class ModelCosts:
         return max(self.least_batches)
 
     def statistics_bytes(self, first_layer: int, end_layer: int) -> int:
-        return int(self.statistics_bytes_before[end_layer] - self.statistics_bytes_before[first_layer])
+        return sum(layer.statistics_bytes for layer in self.layers[first_layer:end_layer])
 
     def saved_bytes(self, first_layer: int, end_layer: int) -> int:
         """Per sample, of a stage of these layers: its inputs are among it."""

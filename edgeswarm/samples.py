@@ -13,9 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from .job import Job
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,11 @@ class SampleOrder:
             raise ValueError("batch_size is at least 1")
         if self.rounds_per_epoch < 1:
             raise ValueError("a data set that is smaller than batch_size has no round with drop_last")
+
+    @classmethod
+    def of(cls, job: Job, dataset_length: int) -> SampleOrder:
+        """The order of a job's training set, which has so many samples."""
+        return cls(dataset_length, job.batch_size, job.seed, job.drop_last)
 
     @property
     def rounds_per_epoch(self) -> int:

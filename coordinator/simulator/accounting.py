@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from edgeswarm.chunk_owners import owners_of_buffer, traffic
 from edgeswarm.plan import Plan, Stage
-from edgeswarm.profile import PlanningInstance
+from edgeswarm.profile import ModelCosts, PlanningInstance
 
 from ..planner.connection_memory import connection_bytes
 from ..planner.cost_model import held_bytes
@@ -117,7 +119,7 @@ def _unmet_bytes(instance: PlanningInstance, work: ReplicaWork, stage: Stage) ->
     if not stage.replicated:
         return 0.0
     samples = sum(part.samples for part in work.parts if part is not None)
-    unmet = instance.model.unmet_gradient_bytes(stage.first_layer, stage.end_layer, samples=samples)
+    unmet = unmet_gradient_bytes(instance.model, stage.first_layer, stage.end_layer, samples=samples)
     owners = stage.chunk_owners
     kept = 1 / len(owners) if work.name in owners and len(stage.shares) > 2 else 0.0
     return unmet * (1 - kept)
@@ -176,3 +178,13 @@ def _curve(held: int, changes: Sequence[tuple[float, int]], begin: float) -> lis
         else:
             curve.append(place)
     return curve
+
+
+def unmet_gradient_bytes(model: ModelCosts, first_layer: int, end_layer: int, *, samples: int) -> float:
+    """How many fewer bytes of gradients than those of the mini-batch so many of its samples bring."""
+    unmet = 0.0
+    for layer in model.layers[first_layer:end_layer]:
+        if layer.met_gradient_bytes:
+            numbers, sizes = zip((0, 0), *layer.met_gradient_bytes, strict=True)
+            unmet += sizes[-1] - float(np.interp(samples, numbers, sizes))
+    return unmet

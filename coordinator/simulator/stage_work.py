@@ -91,7 +91,9 @@ def replica_works(instance: PlanningInstance, plan: Plan) -> list[ReplicaWork]:
     }
     works = []
     for index, stage in enumerate(plan.stages):
+        layers = (stage.first_layer, stage.end_layer)
         cuts = _bucket_cuts(instance, stage) if stage.replicated else ()
+        statistics_bytes = instance.model.statistics_bytes(*layers) if stage.replicated else 0
         for name in stage.shares:
             by_size = {
                 size: _part(instance, plan, name, split=split, number=number) for size, split in intervals.items()
@@ -105,15 +107,13 @@ def replica_works(instance: PlanningInstance, plan: Plan) -> list[ReplicaWork]:
                     in_flight=stage.in_flight,
                     parts=tuple(by_size[size] for size in sizes),
                     overheads=profile.overheads,
-                    step_seconds=profile.update(stage.first_layer, stage.end_layer) + profile.overheads.round_seconds,
+                    step_seconds=profile.update(*layers) + profile.overheads.round_seconds,
                     sample_bytes=_sample_bytes(instance, plan, index),
                     made_sample_bytes=_made_sample_bytes(instance, plan, index),
                     input_bytes=int(instance.model.cut_bytes[stage.first_layer]),
                     output_bytes=int(instance.model.cut_bytes[stage.end_layer]),
                     buckets=_buckets(instance, stage, name, cuts),
-                    statistics_bytes=(
-                        instance.model.statistics_bytes(stage.first_layer, stage.end_layer) if stage.replicated else 0
-                    ),
+                    statistics_bytes=statistics_bytes,
                 )
             )
     return works

@@ -14,6 +14,7 @@ from edgeswarm.model.export import export_model
 from edgeswarm_coordinator.met_rows import count_met_rows, tables_of_inputs
 from edgeswarm_coordinator.model_facts import model_costs
 from edgeswarm_coordinator.preparation import load, open_data, prepare
+from edgeswarm_coordinator.simulator.accounting import unmet_gradient_bytes
 
 WORDS, WIDTH = 5000, 64
 
@@ -74,9 +75,9 @@ def test_only_met_rows_travel_and_all_of_the_rest(wire_dtype: str | None, number
     assert layer.met_gradient_bytes == ((2, 10 * row_bytes), (8, 30 * row_bytes))
     last = costs.layer_count
     assert whole.gradient_bytes(0, last) - costs.gradient_bytes(0, last) == (WORDS - 30) * row_bytes
-    assert costs.unmet_gradient_bytes(0, last, samples=8) == 0
-    assert costs.unmet_gradient_bytes(0, last, samples=5) == 10 * row_bytes
-    assert costs.unmet_gradient_bytes(0, last, samples=1) == 25 * row_bytes
+    assert unmet_gradient_bytes(costs, 0, last, samples=8) == 0
+    assert unmet_gradient_bytes(costs, 0, last, samples=5) == 10 * row_bytes
+    assert unmet_gradient_bytes(costs, 0, last, samples=1) == 25 * row_bytes
     assert costs.param_bytes(0, last) == whole.param_bytes(0, last)
 
 

@@ -16,6 +16,7 @@ from edgeswarm.job import Job
 from edgeswarm.job_file import load_job
 from edgeswarm.model.export import export_model
 from edgeswarm.plan import Plan, Stage
+from edgeswarm.samples import SampleOrder
 from edgeswarm_coordinator.controller import TrainOptions, TrainResult, train
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 from tests import models
@@ -125,7 +126,7 @@ def plain_training(path: Path) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     if job.weights is not None:
         model.load_state_dict(load_file(path.parent / job.weights))
     optimizer = job.optimizer(list(model.named_parameters()))
-    rounds = job.sample_order(len(job.dataset())).rounds_per_epoch * job.epochs
+    rounds = SampleOrder.of(job, len(job.dataset())).rounds_per_epoch * job.epochs
     plain_rounds(job, model, optimizer, range(rounds))
     return model, optimizer
 
@@ -133,7 +134,7 @@ def plain_training(path: Path) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 def plain_rounds(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer, rounds: range) -> None:
     """Some rounds of the plain loop, which go on with the model and the optimizer as they are."""
     dataset = job.dataset()
-    order = job.sample_order(len(dataset))
+    order = SampleOrder.of(job, len(dataset))
     initial = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
     for round_number in rounds:
         permutation = order.permutation(order.epoch_of(round_number))

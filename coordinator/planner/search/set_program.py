@@ -159,24 +159,28 @@ class SetProgram:
         """
         cuts = len(self.tables.cuts)
         seconds = costs.seconds[held, heads, None, :rows, :]
-        backward = costs.backward[heads, None, :rows, :]
-        share = costs.largest_share[held, heads, None, :rows, :]
-        end = costs.end[heads, None, :rows, :]
+        share = np.minimum(costs.largest_share[held, heads, None, :rows, :], costs.micro_batch)
         forward_link, backward_link = self._link(states, share, micro_batch=costs.micro_batch, heads=heads, tails=tails)
-        link = forward_link + backward_link
-        tail_way = states.way[tails][:, :, None, :]
-        way = seconds + link + tail_way
-        in_flight = np.array(costs.in_flight, dtype=np.float64)[held]
-        period = np.maximum(seconds, way / in_flight[:, None, None, None])
-        carried = seconds + link + (micro_batches - 1) * np.maximum(forward_link, backward_link) + tail_way
-        execution = np.maximum(
-            np.maximum(micro_batches * period, carried), seconds + link + states.execution[tails][:, :, None, :]
+        tail_execution, tail_extra, tail_way = (
+            values[tails][:, :, None, :] for values in (states.execution, states.extra, states.way)
         )
-        with np.errstate(invalid="ignore"):
-            extra = np.maximum(end, states.extra[tails][:, :, None, :] - backward - backward_link)
-        execution = np.where(np.isfinite(execution), execution, np.inf)
-        extra = np.where(np.isfinite(execution), extra, np.inf)
-        best = np.argmin(execution + extra, axis=0)[None]
+        in_flight = np.array(costs.in_flight, dtype=np.float64)[held][:, None, None, None]
+        # In place, since making such large arrays anew takes longer than what is worked out in them.
+        until_tail = forward_link + backward_link
+        until_tail += seconds
+        way = until_tail + tail_way
+        execution = np.maximum(forward_link, backward_link)
+        execution *= micro_batches - 1
+        execution += way
+        np.maximum(execution, micro_batches * seconds, out=execution)
+        other = way * (micro_batches / in_flight)
+        np.maximum(execution, other, out=execution)
+        np.add(until_tail, tail_execution, out=other)
+        np.maximum(execution, other, out=execution)
+        extra = np.subtract(tail_extra, costs.backward[heads, None, :rows, :], out=until_tail)
+        extra -= backward_link
+        np.maximum(extra, costs.end[heads, None, :rows, :], out=extra)
+        best = np.argmin(np.add(execution, extra, out=other), axis=0)[None]
 
         def chosen(values: FloatArray) -> FloatArray:
             full = np.broadcast_to(values, execution.shape)
@@ -193,7 +197,8 @@ class SetProgram:
                 np.moveaxis(held[best[0]], 0, 1).reshape(shape),
             ]
         )
-        return chosen(execution), chosen(extra), chosen(way), chosen(share), places
+        least = chosen(execution)
+        return least, np.where(np.isfinite(least), chosen(extra), np.inf), chosen(way), chosen(share), places
 
     def _link(
         self, states: _States, share: FloatArray, *, micro_batch: int, heads: IntArray, tails: IntArray
@@ -201,16 +206,19 @@ class SetProgram:
         """Seconds of a micro-batch over cut j, forward and backward: [heads, KEPT, rows, cuts]."""
         latency = self.tables.problem.latency
         # The replica that takes most on either side has most to send or to receive, and all send at once.
-        most = np.maximum(share, states.share[tails][:, :, None, :])
-        most = np.minimum(most, micro_batch)
-        sent = most * self._cut_bytes
+        most = np.maximum(share, np.minimum(states.share[tails], micro_batch)[:, :, None, :])
         if self._uniform is not None:
-            seconds = sent / self._uniform + latency
-            return seconds, seconds
+            most *= self._cut_bytes / self._uniform
+            most += latency
+            return most, most
         behind = np.maximum(states.head[tails], 0)
         there = self._between[heads[:, None, None], behind][:, :, None, :]
         back = self._between[behind, heads[:, None, None]][:, :, None, :]
-        return np.asarray(sent / there + latency), np.asarray(sent / back + latency)
+        forward = most * (self._cut_bytes / there)
+        forward += latency
+        most *= self._cut_bytes / back
+        most += latency
+        return forward, most
 
     def _found(self, states: _States, costs: GroupCosts) -> list[SketchedPipeline]:
         totals = states.execution[:, :, 0] + states.extra[:, :, 0]
