@@ -1,6 +1,7 @@
 """DESIGN.md's correctness promise, with real processes: any plan gives the weights of a plain loop over the same samples.
 
-20 rounds each, every fifth of them ragged but where what is left over is left out. float64: every tensor within 1e-9 relative L2; float32: the whole model within 1e-5.
+20 rounds each, every fifth of them ragged but where what is left over is left out.
+float64: every tensor within 1e-9 relative L2; float32: the whole model within 1e-5.
 """
 
 from __future__ import annotations
