@@ -90,8 +90,8 @@ class Devices:
         for link in new:
             self._supervision.watch(link, self._job)
 
-    def renew_workers(self, node_ids: Sequence[str]) -> None:
-        """Has these devices, which are reserved, start new workers; back at once, while they do so."""
+    def renew_workers(self, node_ids: Sequence[str]) -> list[Task[None]]:
+        """Has these devices, which are reserved, start new workers; back at once with the tasks that do so."""
         request = agent_pb2.RenewWorkerRequest(job=self._job)
 
         def renew(link: AgentLink) -> None:
@@ -101,9 +101,12 @@ class Devices:
 
         for node_id in node_ids:
             self._supervision.expect_new_worker(node_id)
+        return [
             self._supervision.spawn(
                 partial(renew, self._open[node_id]), name=f"new worker on {node_id}", device=node_id
             )
+            for node_id in node_ids
+        ]
 
     def has_bundle(self, link: AgentLink, sha256: str) -> bool:
         """Whether the device keeps the job's files from an earlier time; so, too, where it is ours no more and needs none.

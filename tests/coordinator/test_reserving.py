@@ -89,9 +89,10 @@ def test_a_release_waits_for_a_question_under_way(reserved: Reserved) -> None:
 
 
 def test_a_device_starts_a_new_worker_unless_it_was_given_back(reserved: Reserved) -> None:
-    reserved.devices.renew_workers([NAME])
-    wait_until(lambda: reserved.agent.renewed == ["job"])
+    for task in reserved.devices.renew_workers([NAME]):
+        task.result(SECONDS)
+    assert reserved.agent.renewed == ["job"]
     reserved.devices.free([NAME], reason="enough")
-    reserved.devices.renew_workers([NAME])
-    assert reserved.devices.has_bundle(reserved.link, "new")  # one call at a time: the other is over
+    for task in reserved.devices.renew_workers([NAME]):
+        task.result(SECONDS)
     assert reserved.agent.renewed == ["job"]
