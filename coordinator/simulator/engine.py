@@ -13,90 +13,26 @@ backward, which then ends later.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.schedule.policies import make_policy
-from edgeswarm.schedule.policy import Action, ActionKind, SchedulePolicy
+from edgeswarm.schedule.policy import Action
 
 from .all_reduce import GroupAllReduce, Member
 from .event_queue import EventQueue
 from .group_links import connect_group
 from .log import ComputeRecord, Log, TransferRecord, WaitRecord
 from .network import Card, Network, Stream, Transfer
+from .replica import FORWARD, Frame, Replica, carrying_seconds, frame_to, handling_seconds, pay
 from .sample_feed import SampleFeed
-from .stage_work import ReplicaWork, replica_works
+from .stage_work import Part, replica_works
 
-FORWARD = ActionKind.FORWARD
 # No card is faster; an infinite one would make its bytes under way no number.
 MOST_BYTES_PER_SECOND = 1e18
 _A_MOMENT = 1e-12  # seconds, below which rounding is all there is
-
-
-class _Replica:
-    """One device at work."""
-
-    __slots__ = (
-        "action",
-        "all_reduce",
-        "before_gradients",
-        "before_inputs",
-        "busy_until",
-        "downstream",
-        "ends",
-        "feed",
-        "free_since",
-        "handling_until",
-        "in_flight",
-        "index",
-        "is_idle",
-        "is_ready",
-        "mine",
-        "most_in_flight",
-        "owed",
-        "policy",
-        "round",
-        "sharing_until",
-        "stalled",
-        "started",
-        "upstream",
-        "waits_for_samples",
-        "work",
-    )
-
-    def __init__(self, index: int, work: ReplicaWork, rounds: int) -> None:
-        self.index = index
-        self.work = work
-        self.mine = work.micro_batches
-        self.round = -1
-        self.policy: SchedulePolicy
-        self.action: Action
-        self.is_idle = False
-        self.waits_for_samples = False
-        self.started = 0.0
-        self.free_since = 0.0
-        self.owed = 0.0
-        self.busy_until = 0.0  # with the action under way
-        self.handling_until = 0.0  # with the frames of an all-reduce
-        self.stalled = 0.0  # seconds that an all-reduce takes from the action under way
-        self.sharing_until = 0.0  # and until when it does
-        self.ends: list[float] = []  # of its rounds
-        self.in_flight = 0
-        self.most_in_flight = 0
-        self.feed: SampleFeed | None = None
-        self.all_reduce: GroupAllReduce | None = None
-        self.upstream: dict[int, Stream] = {}
-        self.downstream: dict[int, Stream] = {}
-        # Frames still missing, by round * micro-batches + micro-batch.
-        self.before_inputs = [0 if part is None else len(part.upstream) for part in work.parts] * rounds
-        self.before_gradients = [0 if part is None else len(part.downstream) for part in work.parts] * rounds
-        self.is_ready = self._is_ready
-
-    def _is_ready(self, action: Action) -> bool:
-        missing = self.before_inputs if action.kind is FORWARD else self.before_gradients
-        return missing[self.round * len(self.work.parts) + action.micro_batch] == 0
 
 
 class Engine:
@@ -116,7 +52,7 @@ class Engine:
         has_source = any(work.sample_bytes for work in self.works)
         self.warm_up = -(-FEED_AHEAD // self._micro_batches) if has_source else 1
         self.rounds = 2 * self.warm_up
-        self._replicas = [_Replica(index, work, self.rounds) for index, work in enumerate(self.works)]
+        self._replicas = [Replica(index, work, self.rounds) for index, work in enumerate(self.works)]
         self._unfinished = [len(self._replicas)] * self.rounds
         self._first_done = [math.inf] * len(plan.stages)
         self._connect(instance)
@@ -187,7 +123,7 @@ class Engine:
 
         streams: dict[tuple[int, int], Stream] = {}
 
-        def stream(sender: _Replica, receiver: int) -> Stream:
+        def stream(sender: Replica, receiver: int) -> Stream:
             pair = (sender.index, receiver)
             if pair not in streams:
                 rate = bandwidth[sender.work.device][self.works[receiver].device]
@@ -196,14 +132,22 @@ class Engine:
                     egress=egress[sender.index],
                     ingress=ingress[receiver],
                     bandwidth=rate,
-                    latency=latency + _handling(sender.work) + _handling(self.works[receiver]),
+                    latency=latency + handling_seconds(sender.work) + handling_seconds(self.works[receiver]),
                 )
             return streams[pair]
 
+        def frames(sender: Replica, peers: Iterable[tuple[int, int]], bytes_per_sample: int) -> tuple[Frame, ...]:
+            return tuple(
+                frame_to(stream(sender, peer), sender, self._replicas[peer], bytes_per_sample * samples)
+                for peer, samples in peers
+            )
+
         for replica in self._replicas:
-            for part in dict.fromkeys(part for part in replica.work.parts if part is not None):
-                replica.upstream.update((peer, stream(replica, peer)) for peer, _ in part.upstream)
-                replica.downstream.update((peer, stream(replica, peer)) for peer, _ in part.downstream)
+            work = replica.work
+            parts: dict[int, Part] = {id(part): part for part in work.parts if part is not None}
+            for identity, part in parts.items():
+                replica.gradients[identity] = frames(replica, part.upstream, work.input_bytes)
+                replica.outputs[identity] = frames(replica, part.downstream, work.output_bytes)
         self._connect_groups(instance, egress, ingress)
         if source is not None:
             card = _card(source.egress)
@@ -215,7 +159,7 @@ class Engine:
                         egress=card,
                         ingress=ingress[replica.index],
                         bandwidth=source.bandwidth[replica.work.device],
-                        latency=latency + _handling(replica.work),
+                        latency=latency + handling_seconds(replica.work),
                     )
                     replica.feed = self._feed(replica, line)
 
@@ -235,7 +179,7 @@ class Engine:
                 members={replica.work.name: replica.index for replica in group},
                 egress=egress,
                 ingress=ingress,
-                latency=instance.network.latency_seconds + 2 * max(_handling(replica.work) for replica in group),
+                latency=instance.network.latency_seconds + 2 * max(handling_seconds(replica.work) for replica in group),
             )
             # All cut the same gradients; when the buckets are ready differs by replica.
             all_reduce = GroupAllReduce(
@@ -252,9 +196,9 @@ class Engine:
             for replica in group:
                 replica.all_reduce = all_reduce
 
-    def _feed(self, replica: _Replica, line: Stream) -> SampleFeed:
+    def _feed(self, replica: Replica, line: Stream) -> SampleFeed:
         def arrived(size: int) -> None:
-            _charge(replica, 1, size)
+            replica.owed += carrying_seconds(replica.work, size)
             if replica.waits_for_samples:
                 # After this call, since the feed has still to note what came.
                 self._queue.at(self._queue.now, self._try_samples, replica)
@@ -271,17 +215,18 @@ class Engine:
 
     # --- a replica ----------------------------------------------------------------------------------------------
 
-    def _begin_round(self, replica: _Replica) -> None:
+    def _begin_round(self, replica: Replica) -> None:
         replica.round += 1
         if replica.round == self.rounds:
             return
+        replica.first_slot = replica.round * self._micro_batches
         replica.policy = make_policy(self._plan.schedule, replica.mine, in_flight=replica.work.in_flight)
         if replica.mine:
             self._next(replica)
         else:
             self._after_last_backward(replica, handed_in=False)
 
-    def _next(self, replica: _Replica) -> None:
+    def _next(self, replica: Replica) -> None:
         """Starts the action that the policy names, if any."""
         action = replica.policy.next_action(replica.is_ready)
         if action is None:
@@ -300,20 +245,20 @@ class Engine:
                 return
         self._start(replica)
 
-    def _try_samples(self, replica: _Replica) -> None:
+    def _try_samples(self, replica: Replica) -> None:
         assert replica.feed is not None
         if replica.waits_for_samples and replica.feed.take():
             replica.waits_for_samples = False
             self._start(replica)
 
-    def _start(self, replica: _Replica) -> None:
+    def _start(self, replica: Replica) -> None:
         action = replica.action
         part = replica.work.parts[action.micro_batch]
         assert part is not None
         is_forward = action.kind is FORWARD
         start = self._queue.now
         replica.started = start
-        seconds = max(0.0, (part.forward_seconds if is_forward else part.backward_seconds) + _pay(replica, start))
+        seconds = max(0.0, (part.forward_seconds if is_forward else part.backward_seconds) + pay(replica, start))
         replica.busy_until = start + seconds
         replica.stalled = 0.0
         self._queue.at(start + seconds, self._computed, replica)
@@ -322,7 +267,7 @@ class Engine:
                 computed = seconds * bucket.ready
                 self._queue.at(start + computed, self._gradients_done, (replica, number, computed))
 
-    def _gradients_done(self, bucket: tuple[_Replica, int, float]) -> None:
+    def _gradients_done(self, bucket: tuple[Replica, int, float]) -> None:
         """Hands a bucket in once so many seconds of the backward are computed: later, where earlier ones slow it down."""
         replica, number, computed = bucket
         now = self._queue.now
@@ -334,7 +279,7 @@ class Engine:
         assert replica.all_reduce is not None
         replica.all_reduce.hand_in(replica.all_reduce.first_bucket + number)
 
-    def _computed(self, replica: _Replica) -> None:
+    def _computed(self, replica: Replica) -> None:
         action = replica.action
         now = self._queue.now
         if now < replica.busy_until:  # an all-reduce took some of the processor
@@ -342,15 +287,14 @@ class Engine:
             return
         replica.free_since = now
         replica.policy.finished(action)
-        first_done = self._first_done
-        first_done[replica.work.stage] = min(first_done[replica.work.stage], now)
+        self._first_done[replica.work.stage] = min(self._first_done[replica.work.stage], now)
         part = replica.work.parts[action.micro_batch]
         assert part is not None
         if self._log is not None:
             record = (action.kind.value, replica.round, action.micro_batch, replica.started, now)
             self._log.computed.append(ComputeRecord(replica.index, *record))
         if action.kind is FORWARD:
-            self._send_frames(replica, action, part.downstream, replica.downstream, replica.work.output_bytes)
+            self._send_frames(replica, action, replica.outputs[id(part)], self._inputs_arrived)
             if (
                 replica.all_reduce is not None
                 and replica.all_reduce.first_bucket
@@ -358,7 +302,7 @@ class Engine:
             ):
                 replica.all_reduce.hand_in(0)
         else:
-            self._send_frames(replica, action, part.upstream, replica.upstream, replica.work.input_bytes)
+            self._send_frames(replica, action, replica.gradients[id(part)], self._gradients_arrived)
             if replica.policy.is_done:
                 self._after_last_backward(replica)
                 return
@@ -366,40 +310,34 @@ class Engine:
 
     def _send_frames(
         self,
-        replica: _Replica,
+        replica: Replica,
         action: Action,
-        peers: tuple[tuple[int, int], ...],
-        streams: dict[int, Stream],
-        bytes_per_sample: int,
+        frames: tuple[Frame, ...],
+        delivered: Callable[[tuple[Replica, int, float]], None],
     ) -> None:
-        slot = replica.round * self._micro_batches + action.micro_batch
-        is_forward = action.kind is FORWARD
-        delivered = self._inputs_arrived if is_forward else self._gradients_arrived
-        for peer, samples in peers:
-            size = bytes_per_sample * samples
-            label = (action.kind.value, replica.round, action.micro_batch) if self._log is not None else None
-            _charge(replica, 1, size)
-            self._network.send(
-                streams[peer], Transfer(size, delivered, (self._replicas[peer], slot, size), label=label)
-            )
+        slot = replica.first_slot + action.micro_batch
+        label = (action.kind.value, replica.round, action.micro_batch) if self._log is not None else None
+        for stream, receiver, size, sending, receiving in frames:
+            replica.owed += sending
+            self._network.send(stream, Transfer(size, delivered, (receiver, slot, receiving), label=label))
 
-    def _inputs_arrived(self, arrival: tuple[_Replica, int, float]) -> None:
-        replica, slot, size = arrival
-        self._arrived(replica, replica.before_inputs, slot, size)
+    def _inputs_arrived(self, arrival: tuple[Replica, int, float]) -> None:
+        replica, slot, receiving = arrival
+        self._arrived(replica, replica.before_inputs, slot, receiving)
 
-    def _gradients_arrived(self, arrival: tuple[_Replica, int, float]) -> None:
-        replica, slot, size = arrival
-        self._arrived(replica, replica.before_gradients, slot, size)
+    def _gradients_arrived(self, arrival: tuple[Replica, int, float]) -> None:
+        replica, slot, receiving = arrival
+        self._arrived(replica, replica.before_gradients, slot, receiving)
 
-    def _arrived(self, replica: _Replica, missing: list[int], slot: int, size: float) -> None:
+    def _arrived(self, replica: Replica, missing: list[int], slot: int, receiving: float) -> None:
         missing[slot] -= 1
-        _charge(replica, 1, size)
+        replica.owed += receiving
         if replica.is_idle and missing[slot] == 0:
             self._next(replica)
 
     # --- the end of a round -------------------------------------------------------------------------------------
 
-    def _after_last_backward(self, replica: _Replica, *, handed_in: bool = True) -> None:
+    def _after_last_backward(self, replica: Replica, *, handed_in: bool = True) -> None:
         """handed_in: whether the last backward hands the buckets in; without one they are all ready."""
         replica.is_idle = False
         replica.started = self._queue.now
@@ -411,15 +349,15 @@ class Engine:
             # In its turn: the last bucket may be handed in at this very moment, and comes before.
             self._queue.at(self._queue.now, all_reduce.hand_in, number)
 
-    def _step(self, replica: _Replica) -> None:
+    def _step(self, replica: Replica) -> None:
         now = self._queue.now
         if self._log is not None and replica.all_reduce is not None:
             self._log.all_reduces.append(WaitRecord(replica.index, replica.round, replica.started, now))
         replica.started = now
-        seconds = max(0.0, replica.work.step_seconds + _pay(replica, now))
+        seconds = max(0.0, replica.work.step_seconds + pay(replica, now))
         self._queue.at(now + seconds, self._stepped, replica)
 
-    def _stepped(self, replica: _Replica) -> None:
+    def _stepped(self, replica: Replica) -> None:
         now = self._queue.now
         replica.free_since = now
         replica.ends.append(now)
@@ -428,7 +366,7 @@ class Engine:
             self._log.computed.append(ComputeRecord(replica.index, "step", replica.round, -1, replica.started, now))
         self._begin_round(replica)
 
-    def _handled(self, replica: _Replica, seconds: float) -> float:
+    def _handled(self, replica: Replica, seconds: float) -> float:
         """When the replica's processor will be done with so much of an all-reduce.
 
         A backward that goes on has half of the processor meanwhile, and ends that much later:
@@ -451,26 +389,5 @@ class Engine:
         self._log.transfers.append(record)
 
 
-def _handling(work: ReplicaWork) -> float:
-    """What a frame spends at one of its ends before it is on its way, or can be used."""
-    return work.overheads.frame_seconds
-
-
 def _card(bytes_per_second: float) -> Card:
     return Card(min(bytes_per_second, MOST_BYTES_PER_SECOND))
-
-
-def _charge(replica: _Replica, frames: int, size: float) -> None:
-    """The processor owes what these frames take it."""
-    overheads = replica.work.overheads
-    replica.owed += overheads.frame_seconds * frames + overheads.byte_seconds * size
-
-
-def _pay(replica: _Replica, now: float) -> float:
-    """What is still owed when the device begins to compute: idling since it last did has paid for some.
-
-    Below 0 where it has a quota of its processor, and has idled: the quota's next part can be used at once.
-    """
-    owed = replica.owed - (now - replica.free_since)
-    replica.owed = 0.0
-    return max(owed, -replica.work.overheads.burst_seconds)

@@ -37,6 +37,7 @@ class OneForwardOneBackward:
         self._forwards = 0
         self._backwards = 0
         self._backward_was_last = False
+        self._awaited = self._work_out_awaited()
 
     @property
     def is_done(self) -> bool:
@@ -48,6 +49,9 @@ class OneForwardOneBackward:
         return self._forwards - self._backwards
 
     def awaited(self) -> tuple[Action, ...]:
+        return self._awaited
+
+    def _work_out_awaited(self) -> tuple[Action, ...]:
         forwards, backwards = self._forwards, self._backwards
         in_flight = forwards - backwards
         may_forward = in_flight < self._in_flight and forwards < len(self._micro_batches)
@@ -60,20 +64,21 @@ class OneForwardOneBackward:
         return (self._actions_backward[backwards], self._actions_forward[forwards])
 
     def next_action(self, is_ready: Callable[[Action], bool]) -> Action | None:
-        for action in self.awaited():
+        for action in self._awaited:
             if is_ready(action):
                 return action
         return None
 
     def finished(self, action: Action) -> None:
         """Counts an action that has run. Raises ValueError for one that was not to run."""
-        if action not in self.awaited():
+        if action not in self._awaited:
             raise ValueError(f"{action} was not to run now")
         self._backward_was_last = action.kind is ActionKind.BACKWARD
         if self._backward_was_last:
             self._backwards += 1
         else:
             self._forwards += 1
+        self._awaited = self._work_out_awaited()
 
 
 @functools.lru_cache(maxsize=256)

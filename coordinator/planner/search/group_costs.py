@@ -21,6 +21,7 @@ from ..allocation import BoolArray
 from ..passing_memory import passing_of_runs
 from .grouping import UnitKind
 from .problem import SearchProblem, all_reduce_steps
+from .runs import Runs
 from .sample_shares import carried_bytes
 
 # Into how many portions a micro-batch is cut here at least, and for each device: like devices have done the next one at once.
@@ -29,7 +30,7 @@ _LEAST_PORTIONS, _PORTIONS_OF_A_DEVICE = 64, 8
 
 @dataclass(frozen=True)
 class GroupCosts:
-    """Costs at one micro-batch size; arrays [groups, cuts, cuts] over runs between two cuts, infinite for none.
+    """Costs at one micro-batch size; arrays [groups, runs] over the runs of the tables, infinite where memory is too small.
 
     seconds[k]: forward and backward of a micro-batch with in_flight[k] of them held, or what the card takes if longer.
     backward: its part that goes backward. end: all-reduce and optimizer's step behind the last backward.
@@ -47,7 +48,10 @@ class GroupCosts:
 
 
 class GroupCostTables:
-    """Makes GroupCosts. groups: [groups, kinds] units of each kind, the empty one first, in mixed-radix order."""
+    """Makes GroupCosts. groups: [groups, kinds] units of each kind, the empty one first, in mixed-radix order.
+
+    runs: of layers, between two of the cuts.
+    """
 
     def __init__(self, problem: SearchProblem, kinds: Sequence[UnitKind], cuts: list[int]) -> None:
         self.problem = problem
@@ -59,9 +63,8 @@ class GroupCostTables:
         self._first = [kind.devices[0] for kind in kinds]
         self._memory = [min(problem.memory[device] for device in kind.devices) for kind in kinds]
         self.links = self._links()
-        first, end = np.triu_indices(len(cuts), k=1)
-        self._first_cut, self._end_cut = first, end
-        self._firsts, self._ends = np.array(cuts)[first], np.array(cuts)[end]
+        self.runs = Runs(len(cuts))
+        self._firsts, self._ends = np.array(cuts)[self.runs.first], np.array(cuts)[self.runs.end]
         self._passing = passing_of_runs(problem.instance, self._firsts, self._ends)
 
     def _links(self) -> FloatArray:
@@ -86,16 +89,23 @@ class GroupCostTables:
         return rates
 
     def costs(self, micro_batch: int, in_flight: tuple[int, ...]) -> GroupCosts:
-        count, kinds = len(self._firsts), len(self.kinds)
+        count, kinds = len(self.runs), len(self.kinds)
         portions = min(micro_batch, max(_LEAST_PORTIONS, _PORTIONS_OF_A_DEVICE * self.problem.device_count))
         samples = np.round(np.linspace(0, micro_batch, portions + 1)).astype(np.int64)
         flat = self._kind_times(samples)[:, 1:].reshape(kinds * portions, count)
         order = np.argsort(flat, axis=0, kind="stable")
         marks = np.take_along_axis(flat, order, axis=0)
         done = np.stack([samples[np.cumsum(order // portions == kind, axis=0)] for kind in range(kinds)])
-        times, shares = [], []
-        for held in in_flight:
-            time, most = self._share(marks, done, micro_batch, self._largest(micro_batch, held))
+        largest = [self._largest(micro_batch, held) for held in in_flight]
+        time, most = self._share(marks, done, micro_batch, largest[0])
+        times, shares = [time], [most]
+        for before, now in itertools.pairwise(largest):
+            # Most runs fit however many are held, and nothing changes for them.
+            other = np.flatnonzero((before != now).any(axis=0))
+            time, most = time.copy(), most.copy()
+            if len(other):
+                found = self._share(marks[:, other], done[:, :, other], micro_batch, now[:, other])
+                time[:, other], most[:, other] = found
             times.append(time)
             shares.append(most)
         parts = self._backward_part(micro_batch) * np.where(np.isfinite(times[0]), times[0], 0.0)
@@ -105,10 +115,10 @@ class GroupCostTables:
         return GroupCosts(
             micro_batch,
             in_flight,
-            np.array([self._spread(time) for time in times]),
-            self._spread(parts, elsewhere=0.0),
-            self._spread(self._end_seconds(parts), elsewhere=0.0),
-            np.array([self._spread(most) for most in shares]),
+            np.array(times),
+            parts,
+            self._end_seconds(parts),
+            np.array(shares),
             worthwhile,
         )
 
@@ -145,30 +155,23 @@ class GroupCostTables:
 
         done: [kinds, marks, runs] samples that a device of the kind has done by each mark. largest: of `_largest`.
         """
-        every = np.arange(marks.shape[1])[np.newaxis, :]
+        every = np.arange(marks.shape[1])
+        fitting = [np.minimum(kind, most).ravel() for kind, most in zip(done, largest, strict=True)]
         low = np.zeros((len(self.groups), marks.shape[1]), dtype=np.int64)
         high = np.full_like(low, len(marks) - 1)
         sizes = self.sizes.astype(np.float64)
         while np.any(low < high):
             middle = (low + high) // 2
-            enough = self._samples_done(done, middle, every, largest, sizes) >= micro_batch
+            enough = _samples_done(fitting, middle * len(every) + every, sizes) >= micro_batch
             high = np.where(enough, middle, high)
             low = np.where(enough, low, np.minimum(middle + 1, high))
-        held = self._samples_done(done, low, every, largest, sizes) >= micro_batch
+        place = low * len(every) + every
+        held = _samples_done(fitting, place, sizes) >= micro_batch
         most = np.zeros(low.shape)
-        for kind in range(len(done)):
-            part = np.minimum(done[kind][low, every], largest[kind][np.newaxis, :])
+        for kind, samples in enumerate(fitting):
+            part = np.take(samples, place)
             most = np.maximum(most, np.where(sizes[:, kind, np.newaxis] > 0, part, 0.0))
-        return np.where(held, marks[low, every], np.inf), np.where(held, np.minimum(most, micro_batch), np.inf)
-
-    @staticmethod
-    def _samples_done(
-        done: IntArray, place: IntArray, every: IntArray, largest: FloatArray, sizes: FloatArray
-    ) -> FloatArray:
-        total = np.zeros(place.shape)
-        for kind in range(len(done)):
-            total += sizes[:, kind, np.newaxis] * np.minimum(done[kind][place, every], largest[kind][np.newaxis, :])
-        return total
+        return np.where(held, np.take(marks, place), np.inf), np.where(held, np.minimum(most, micro_batch), np.inf)
 
     def _backward_part(self, micro_batch: int) -> FloatArray:
         """[groups, runs]: what part of a stage's time is backward, by the mean of its kinds."""
@@ -209,7 +212,13 @@ class GroupCostTables:
         result: FloatArray = np.maximum(whole - backward, bucket) + updates
         return result
 
-    def _spread(self, values: FloatArray, elsewhere: float = np.inf) -> FloatArray:
-        array = np.full((len(values), len(self.cuts), len(self.cuts)), elsewhere)
-        array[:, self._first_cut, self._end_cut] = values
-        return array
+
+def _samples_done(done: Sequence[FloatArray], place: IntArray, sizes: FloatArray) -> FloatArray:
+    """[groups, runs]: what groups have done of a micro-batch by a mark of each run.
+
+    done: by kind, [marks * runs]. place: of the mark of each group and run in that. sizes: [groups, kinds].
+    """
+    total = np.zeros(place.shape)
+    for kind, samples in enumerate(done):
+        total += sizes[:, kind, np.newaxis] * np.take(samples, place)
+    return total

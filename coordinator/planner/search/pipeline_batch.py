@@ -56,7 +56,8 @@ def follow(batch: PipelineBatch) -> FloatArray:
 
 class _Run:
     """Where every stage of every row is. Arrays of one dimension, which are quicker to index: a stage of a row by its place,
-    row x stages + stage; arrivals by place x (micro-batches + 1) + micro-batch. Seconds are [2, places], see _by_place.
+    stage x rows + row, so that what is looked for over the stages lies in whole rows; arrivals by place x (micro-batches + 1) +
+    micro-batch. Seconds are [2, places], see _by_place; forward_seconds, backward_seconds: of each place's next action.
     """
 
     def __init__(self, batch: PipelineBatch) -> None:
@@ -69,63 +70,65 @@ class _Run:
         self.pace_to = self.followed - 2
         self.width = int(self.followed.max()) + 1
         # When what an action needs is there; the first stage has its samples, the last stage its own forwards.
-        inputs = np.full((rows, stages, self.width), np.inf)
-        inputs[:, 0, :] = np.where(np.arange(self.width)[None, :] < self.followed[:, None], 0.0, np.inf)
+        inputs = np.full((stages, rows, self.width), np.inf)
+        inputs[0] = np.where(np.arange(self.width)[None, :] < self.followed[:, None], 0.0, np.inf)
         self.next_input = inputs[:, :, 0].flatten()
         self.next_gradient = np.full(rows * stages, np.inf)
         self.inputs, self.gradients = inputs.ravel(), np.full(rows * stages * self.width, np.inf)
         # Of every place: its round's last micro-batch that is followed, K, and whether it is a row's first or last stage.
-        self.last_followed = np.repeat(self.followed - 1, stages)
-        self.in_flight = batch.in_flight.ravel()
-        stage = np.tile(np.arange(stages), rows)
-        self.is_first, self.is_last = stage == 0, stage == np.repeat(batch.last, stages)
+        self.last_followed = np.tile(self.followed - 1, stages)
+        self.in_flight = batch.in_flight.T.ravel()
+        stage = np.repeat(np.arange(stages), rows)
+        self.is_first, self.is_last = stage == 0, stage == np.tile(batch.last, stages)
         self.forward, self.backward = _by_place(batch.forward), _by_place(batch.backward)
         self.forward_out, self.forward_in = _by_place(batch.forward_out), _by_place(batch.forward_in)
         self.backward_out, self.backward_in = _by_place(batch.backward_out), _by_place(batch.backward_in)
         self.forwards, self.backwards = np.zeros((2, rows * stages), dtype=np.int64)
+        only_one = self.last_followed == 0
+        self.forward_seconds = _seconds_of(self.forward, only_one)
+        self.backward_seconds = _seconds_of(self.backward, only_one)
         self.backward_was_last = np.zeros(rows * stages, dtype=np.bool_)
         self.free, self.egress, self.downstream, self.upstream = np.zeros((4, rows * stages))
         self.pace_begin, self.pace_end = np.zeros((2, rows))
 
     def seconds(self) -> FloatArray:
         batch = self.batch
-        shape = (batch.rows, batch.stages)
+        shape = (batch.stages, batch.rows)
         while True:
             allowed = np.where(self.forwards - self.backwards < self.in_flight, self.next_input, np.inf)
             start = np.maximum(self.free, np.minimum(allowed, self.next_gradient))
-            earliest = start.reshape(shape).min(axis=1)
+            by_stage = start.reshape(shape)
+            earliest = by_stage.min(axis=0)
             if not np.isfinite(earliest).any():
                 break
             # Where both are ready they take turns.
             backward = (self.next_gradient <= start) & ~((allowed <= start) & self.backward_was_last)
             # What begins before any other action can end is not changed by what these bring.
-            seconds = np.where(
-                backward,
-                _seconds_of(self.backward, self.backwards == self.last_followed),
-                _seconds_of(self.forward, self.forwards == self.last_followed),
-            )
-            soon = (start + seconds).reshape(shape).min(axis=1)
-            going = (start < np.repeat(soon, batch.stages)) | (start == np.repeat(earliest, batch.stages))
+            seconds = np.where(backward, self.backward_seconds, self.forward_seconds)
+            soon = (start + seconds).reshape(shape).min(axis=0)
+            going = ((by_stage < soon) | (by_stage == earliest)).ravel()
             going &= np.isfinite(start)
             self._run_backward(*_chosen(start, going & backward))
             self._run_forward(*_chosen(start, going & ~backward))
         more = batch.counts - self.followed
         pace = (self.pace_end - self.pace_begin) / np.maximum(self.pace_to - self.pace_from, 1)
         used = np.arange(batch.stages)[None, :] <= batch.last[:, None]
-        whole = np.where(used, self.free.reshape(shape) + batch.behind, 0.0).max(axis=1)
+        whole = np.where(used, self.free.reshape(shape).T + batch.behind, 0.0).max(axis=1)
         return np.asarray(whole + more * pace, dtype=np.float64)
 
     def _run_forward(self, place: IntArray, start: FloatArray) -> None:
         """Runs a forward of each of these stages, and sends what comes out of it."""
         number = self.forwards[place]
-        is_final = number == self.last_followed[place]
-        end = start + _seconds_of(self.forward[:, place], is_final)
+        last_followed = self.last_followed[place]
+        is_final = number == last_followed
+        end = start + self.forward_seconds[place]
         self.free[place] = end
+        self.forward_seconds[place] = _seconds_of(self.forward[:, place], number + 1 == last_followed)
         self.forwards[place] = number + 1
         self.backward_was_last[place] = False
         self.next_input[place] = self.inputs[place * self.width + number + 1]
         first = np.flatnonzero(self.is_first[place])
-        row = place[first] // self.batch.stages
+        row = place[first]  # of the first stage
         for forward, seconds in ((self.pace_from, self.pace_begin), (self.pace_to, self.pace_end)):
             there = number[first] == forward[row]
             seconds[row[there]] = end[first[there]]
@@ -135,7 +138,7 @@ class _Run:
         place, number, end, is_final = place[sends], number[sends], end[sends], is_final[sends]
         out, into = _seconds_of(self.forward_out[:, place], is_final), _seconds_of(self.forward_in[:, place], is_final)
         arrival = self._transfer(self.downstream, place, end, out=out, into=into)
-        target = place + 1
+        target = place + self.batch.rows
         self.inputs[target * self.width + number] = arrival
         awaited = number == self.forwards[target]
         self.next_input[target[awaited]] = arrival[awaited]
@@ -143,15 +146,17 @@ class _Run:
     def _run_backward(self, place: IntArray, start: FloatArray) -> None:
         """Runs a backward of each of these stages, and sends its gradient."""
         number = self.backwards[place]
-        is_final = number == self.last_followed[place]
-        end = start + _seconds_of(self.backward[:, place], is_final)
+        last_followed = self.last_followed[place]
+        is_final = number == last_followed
+        end = start + self.backward_seconds[place]
         self.free[place] = end
+        self.backward_seconds[place] = _seconds_of(self.backward[:, place], number + 1 == last_followed)
         self.backwards[place] = number + 1
         self.backward_was_last[place] = True
         self.next_gradient[place] = self.gradients[place * self.width + number + 1]
         sends = ~self.is_first[place]
         place, number, end, is_final = place[sends], number[sends], end[sends], is_final[sends]
-        target = place - 1
+        target = place - self.batch.rows
         out, into = (
             _seconds_of(self.backward_out[:, target], is_final),
             _seconds_of(self.backward_in[:, target], is_final),
@@ -180,7 +185,7 @@ class _Run:
 
 def _by_place(seconds: FloatArray) -> FloatArray:
     """[rows, stages, 2] -> [2, places]: of a full micro-batch, and of the round's last."""
-    return np.ascontiguousarray(seconds.reshape(-1, 2).T)
+    return np.ascontiguousarray(seconds.transpose(2, 1, 0)).reshape(2, -1)
 
 
 def _seconds_of(seconds: FloatArray, is_final: _BoolArray) -> FloatArray:

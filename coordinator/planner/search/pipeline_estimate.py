@@ -149,7 +149,8 @@ class PipelineEstimator:
         return self._last[key]
 
     def _stage_figures(self, stage: CandidateStage) -> StageFigures:
-        key = (stage.first, stage.end, stage.devices, stage.shares)
+        kinds = self.problem.kinds
+        key = (stage.first, stage.end, tuple([kinds[device] for device in stage.devices]), stage.shares)
         if key not in self._stages:
             self._stages[key] = self._work_out_stage(stage)
         return self._stages[key]
@@ -207,7 +208,10 @@ class PipelineEstimator:
     def _link_figures(self, sender: CandidateStage, receiver: CandidateStage | None) -> LinkFigures:
         if receiver is None:
             return _NO_LINK
-        key = (sender.end, sender.devices, sender.shares, receiver.devices, receiver.shares)
+        kinds = self.problem.kinds
+        senders = tuple([kinds[device] for device in sender.devices])
+        receivers = tuple([kinds[device] for device in receiver.devices])
+        key = (sender.end, senders, sender.shares, receivers, receiver.shares)
         if key not in self._links:
             self._links[key] = self._work_out_link(sender, receiver)
         return self._links[key]

@@ -39,6 +39,8 @@ class SampleSharing:
     def __init__(self, problem: SearchProblem) -> None:
         self.problem = problem
         self._known: dict[tuple[object, ...], _Shared | None] = {}
+        # However many are in flight, as long as memory holds as many samples of each.
+        self._by_largest: dict[tuple[object, ...], tuple[int, ...] | None] = {}
         forward, backward = problem.seconds
         self._both = forward + backward
         # [classes, layer_count + 1, mini_batch + 1]: of a run of layers all batch sizes side by side.
@@ -80,6 +82,16 @@ class SampleSharing:
         return None
 
     def _with_largest(
+        self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, largest: list[int]
+    ) -> tuple[int, ...] | None:
+        """Shares in the order of the devices, none above its largest; None where layers need more samples than one would have."""
+        kinds = self.problem.kinds
+        key = (first, end, tuple([kinds[device] for device in devices]), micro_batch, *largest)
+        if key not in self._by_largest:
+            self._by_largest[key] = self._work_out_shares(first, end, devices, micro_batch, largest)
+        return self._by_largest[key]
+
+    def _work_out_shares(
         self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, largest: list[int]
     ) -> tuple[int, ...] | None:
         least = self._least_batch(first, end)

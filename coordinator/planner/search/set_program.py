@@ -27,6 +27,7 @@ from edgeswarm.profile import FloatArray, IntArray
 
 from .candidate import Outline
 from .group_costs import GroupCosts, GroupCostTables
+from .runs import Runs
 
 # Pipelines kept of each (cut, set): by V + R, by V, and by V and the way to the end.
 KEPT = 3
@@ -64,6 +65,44 @@ class _States:
         return cls(seconds(), seconds(), seconds(), seconds(), places(), places(), places(), places())
 
 
+@dataclass
+class _Tails:
+    """The same by run of layers: what goes on behind it, from the cut where it ends. Arrays [sets, KEPT, runs].
+
+    head: [sets, KEPT, cuts] the group that stands there.
+    """
+
+    execution: FloatArray
+    extra: FloatArray
+    way: FloatArray
+    share: FloatArray
+    head: IntArray
+
+    @classmethod
+    def empty(cls, sets: int, runs: Runs) -> _Tails:
+        def seconds() -> FloatArray:
+            return np.full((sets, KEPT, len(runs)), np.inf)
+
+        return cls(seconds(), seconds(), seconds(), seconds(), np.zeros((sets, KEPT, runs.cuts), dtype=np.int64))
+
+    def note(self, states: _States, index: int, *, ends: IntArray, most_samples: int) -> None:
+        """Takes over a set. ends: [runs] the cut where each ends. most_samples: more than these no replica has."""
+        self.execution[index] = states.execution[index][:, ends]
+        self.extra[index] = states.extra[index][:, ends]
+        self.way[index] = states.way[index][:, ends]
+        self.share[index] = np.minimum(states.share[index], most_samples)[:, ends]
+        self.head[index] = np.maximum(states.head[index], 0)
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """Groups that go before tails: arrays [heads]. held: which K of the costs. tails: which set stands behind."""
+
+    groups: IntArray
+    held: IntArray
+    tails: IntArray
+
+
 class SetProgram:
     """The program over the groups and cuts of some tables."""
 
@@ -78,56 +117,52 @@ class SetProgram:
         finite = np.unique(between[np.isfinite(between)])
         self._uniform = float(finite[0]) if len(finite) == 1 else None
         self._between = between
+        self._runs = tables.runs
         self._cut_bytes = np.array([tables.problem.cut_bytes[cut] for cut in tables.cuts])
+        # [KEPT, runs]: where an array [cuts, KEPT * cuts] has what goes on behind each run.
+        cuts = self._runs.cuts
+        kept = cuts * np.arange(KEPT)[:, None]
+        self._spread_places: IntArray = self._runs.first * (KEPT * cuts) + kept + self._runs.end
 
     def run(self, costs: GroupCosts, *, micro_batches: float) -> list[SketchedPipeline]:
         """The best pipelines of every set of devices, the fastest first. micro_batches: of a round, a smaller one in part."""
-        states = _States.empty(len(self.groups), len(self.tables.cuts))
-        last = len(self.tables.cuts) - 1
+        states = _States.empty(len(self.groups), self._runs.cuts)
+        tails = _Tails.empty(len(self.groups), self._runs)
         full = len(self.groups) - 1
         for index in range(1, len(self.groups)):
             inside = np.flatnonzero((self.groups <= self.groups[index]).all(axis=1))
-            heads = inside[1:]
-            tails = index - self._index[heads]
-            rows = 1 if index == full else last
-            self._fill(states, costs, index, micro_batches=micro_batches, heads=heads, tails=tails, rows=rows)
+            before = inside[1:-1]
+            held, which = np.nonzero(costs.worthwhile[:, before])
+            heads = _Heads(before[which], held, index - self._index[before[which]])
+            rows = 1 if index == full else self._runs.cuts - 1
+            self._fill(states, tails, costs, index, micro_batches=micro_batches, heads=heads, rows=rows)
+            tails.note(states, index, ends=self._runs.end, most_samples=costs.micro_batch)
         return self._found(states, costs)
 
     def _fill(
         self,
         states: _States,
+        tails: _Tails,
         costs: GroupCosts,
         index: int,
         *,
         micro_batches: float,
-        heads: IntArray,
-        tails: IntArray,
+        heads: _Heads,
         rows: int,
     ) -> None:
         """Work out Q(i, S) for the cuts i < rows: of a head that takes all, and of heads before a shorter pipeline."""
-        last = len(self.tables.cuts) - 1
+        last = self._runs.cuts - 1
+        to_end = self._runs.to_end[:rows]
         parts: list[tuple[FloatArray, ...]] = []
         for place in range(len(costs.in_flight)):
-            seconds = costs.seconds[place][index, :rows, last]
+            seconds = costs.seconds[place][index, to_end]
             execution = np.where(np.isfinite(seconds), micro_batches * seconds, np.inf)
-            end = np.where(np.isfinite(seconds), costs.end[index, :rows, last], np.inf)
-            share = costs.largest_share[place][index, :rows, last]
+            end = np.where(np.isfinite(seconds), costs.end[index, to_end], np.inf)
+            share = costs.largest_share[place][index, to_end]
             places = np.broadcast_to(np.array([[index], [last], [0], [place]]), (4, rows))
             parts.append((execution[:, None], end[:, None], seconds[:, None], share[:, None], places[:, :, None]))
-        heads, tails = heads[tails > 0], tails[tails > 0]
-        held, which = np.nonzero(costs.worthwhile[:, heads])
-        if len(which):
-            parts.append(
-                self._joined(
-                    states,
-                    costs,
-                    micro_batches=micro_batches,
-                    heads=heads[which],
-                    tails=tails[which],
-                    held=held,
-                    rows=rows,
-                )
-            )
+        if len(heads.groups):
+            parts.append(self._joined(tails, costs, micro_batches=micro_batches, heads=heads, rows=rows))
         execution, extra, way, share = (np.concatenate([part[which] for part in parts], axis=1) for which in range(4))
         places = np.concatenate([part[4] for part in parts], axis=2)
         every = np.arange(rows)
@@ -142,81 +177,78 @@ class SetProgram:
                 target[index, kept, :rows] = places[number, every, best]
 
     def _joined(
-        self,
-        states: _States,
-        costs: GroupCosts,
-        *,
-        micro_batches: float,
-        heads: IntArray,
-        tails: IntArray,
-        held: IntArray,
-        rows: int,
+        self, tails: _Tails, costs: GroupCosts, *, micro_batches: float, heads: _Heads, rows: int
     ) -> tuple[FloatArray, ...]:
-        """Each head [heads] over cuts i to j [rows, cuts] before each kept tail [KEPT] from j on. held: which K [heads].
+        """Each head [heads] over each run that begins at one of the first cuts [runs], before each kept tail [KEPT] behind it.
 
         Of the heads and tails the best is chosen at once, so that arrays [rows, KEPT * cuts] come back: V, R, way, share
         and the places of _States.
         """
-        cuts = len(self.tables.cuts)
-        seconds = costs.seconds[held, heads, None, :rows, :]
-        share = np.minimum(costs.largest_share[held, heads, None, :rows, :], costs.micro_batch)
-        forward_link, backward_link = self._link(states, share, micro_batch=costs.micro_batch, heads=heads, tails=tails)
-        tail_execution, tail_extra, tail_way = (
-            values[tails][:, :, None, :] for values in (states.execution, states.extra, states.way)
-        )
-        in_flight = np.array(costs.in_flight, dtype=np.float64)[held][:, None, None, None]
+        cuts, runs = self._runs.cuts, self._runs.of_first_cuts(rows)
+        groups, behind = heads.groups, heads.tails
+        seconds = costs.seconds[heads.held, groups, :runs][:, None]
+        share = np.minimum(costs.largest_share[heads.held, groups, :runs], costs.micro_batch)[:, None]
+        # The replica that takes most on either side has most to send or to receive, and all send at once.
+        most = np.maximum(share, tails.share[behind, :, :runs])
+        forward_link, backward_link = self._link(most, tails.head[behind], groups=groups)
         # In place, since making such large arrays anew takes longer than what is worked out in them.
         until_tail = forward_link + backward_link
         until_tail += seconds
-        way = until_tail + tail_way
+        way = tails.way[behind, :, :runs]
+        way += until_tail
         execution = np.maximum(forward_link, backward_link)
         execution *= micro_batches - 1
         execution += way
         np.maximum(execution, micro_batches * seconds, out=execution)
-        other = way * (micro_batches / in_flight)
+        other = tails.execution[behind, :, :runs]
+        other += until_tail
         np.maximum(execution, other, out=execution)
-        np.add(until_tail, tail_execution, out=other)
+        in_flight = np.array(costs.in_flight, dtype=np.float64)[heads.held][:, None, None]
+        np.multiply(way, micro_batches / in_flight, out=other)
         np.maximum(execution, other, out=execution)
-        extra = np.subtract(tail_extra, costs.backward[heads, None, :rows, :], out=until_tail)
+        extra = tails.extra[behind, :, :runs]
+        extra -= costs.backward[groups, :runs][:, None]
         extra -= backward_link
-        np.maximum(extra, costs.end[heads, None, :rows, :], out=extra)
+        np.maximum(extra, costs.end[groups, :runs][:, None], out=extra)
         best = np.argmin(np.add(execution, extra, out=other), axis=0)[None]
 
         def chosen(values: FloatArray) -> FloatArray:
-            full = np.broadcast_to(values, execution.shape)
-            picked = np.take_along_axis(full, best, axis=0)[0]
-            flat: FloatArray = np.moveaxis(picked, 0, 1).reshape(rows, KEPT * cuts)
-            return flat
+            """Of the best head of each tail [KEPT, runs]."""
+            return np.asarray(np.take_along_axis(np.broadcast_to(values, execution.shape), best, axis=0)[0])
+
+        def spread(values: FloatArray, elsewhere: float) -> FloatArray:
+            flat = np.full(rows * KEPT * cuts, elsewhere, dtype=values.dtype)
+            flat[self._spread_places[:, :runs]] = values
+            return flat.reshape(rows, KEPT * cuts)
 
         shape = (rows, KEPT * cuts)
         places = np.stack(
             [
-                np.moveaxis(heads[best[0]], 0, 1).reshape(shape),
+                spread(groups[best[0]], -1),
                 np.broadcast_to(np.tile(np.arange(cuts), KEPT), shape),
                 np.broadcast_to(np.repeat(np.arange(KEPT), cuts), shape),
-                np.moveaxis(held[best[0]], 0, 1).reshape(shape),
+                spread(heads.held[best[0]], -1),
             ]
         )
         least = chosen(execution)
-        return least, np.where(np.isfinite(least), chosen(extra), np.inf), chosen(way), chosen(share), places
+        found = (least, np.where(np.isfinite(least), chosen(extra), np.inf), chosen(way), chosen(share))
+        return *(spread(values, np.inf) for values in found), places
 
-    def _link(
-        self, states: _States, share: FloatArray, *, micro_batch: int, heads: IntArray, tails: IntArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Seconds of a micro-batch over cut j, forward and backward: [heads, KEPT, rows, cuts]."""
+    def _link(self, most: FloatArray, behind: IntArray, *, groups: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Seconds of a micro-batch over the cut where each run ends, forward and backward: [heads, KEPT, runs].
+
+        most: samples of the replica that has most of them on either side; used up. behind: [heads, KEPT, cuts] the group there.
+        """
         latency = self.tables.problem.latency
-        # The replica that takes most on either side has most to send or to receive, and all send at once.
-        most = np.maximum(share, np.minimum(states.share[tails], micro_batch)[:, :, None, :])
+        ends = self._runs.end[: most.shape[-1]]
         if self._uniform is not None:
-            most *= self._cut_bytes / self._uniform
+            most *= (self._cut_bytes / self._uniform)[ends]
             most += latency
             return most, most
-        behind = np.maximum(states.head[tails], 0)
-        there = self._between[heads[:, None, None], behind][:, :, None, :]
-        back = self._between[behind, heads[:, None, None]][:, :, None, :]
-        forward = most * (self._cut_bytes / there)
+        forward = np.take(self._cut_bytes / self._between[groups[:, None, None], behind], ends, axis=2)
+        forward *= most
         forward += latency
-        most *= self._cut_bytes / back
+        most *= np.take(self._cut_bytes / self._between[behind, groups[:, None, None]], ends, axis=2)
         most += latency
         return forward, most
 

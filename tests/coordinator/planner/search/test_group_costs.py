@@ -12,6 +12,7 @@ from edgeswarm_coordinator.planner.search import group_costs
 from edgeswarm_coordinator.planner.search.group_costs import GroupCosts, GroupCostTables
 from edgeswarm_coordinator.planner.search.grouping import make_units
 from edgeswarm_coordinator.planner.search.problem import SearchProblem
+from edgeswarm_coordinator.planner.search.runs import Runs
 
 from ..instances import make_instance
 
@@ -48,7 +49,18 @@ def test_portions_come_near_single_samples(micro_batch: int, problem: SearchProb
 
 def test_a_group_takes_as_long_as_all_samples_take_it() -> None:
     costs = costs_of(20)
-    alone = costs.seconds[0][:, 0, 4]
+    whole = Runs(5).between(0, 4)
+    alone = costs.seconds[0][:, whole]
     # Of all groups the one of all devices, the last, is the fastest over the whole model.
     assert alone[np.isfinite(alone)].min() == alone[-1]
-    assert costs.largest_share[0][-1, 0, 4] >= 20 / 3
+    assert costs.largest_share[0][-1, whole] >= 20 / 3
+
+
+def test_what_is_held_counts_in_those_runs_alone_that_it_does_not_fit() -> None:
+    tables = GroupCostTables(PROBLEM, make_units(PROBLEM), [0, 1, 2, 3, 4])
+    together = tables.costs(100, (1, 4, 16))
+    for place, held in enumerate(together.in_flight):
+        alone = tables.costs(100, (held,))
+        assert (together.seconds[place] == alone.seconds[0]).all()
+        assert (together.largest_share[place] == alone.largest_share[0]).all()
+    assert (together.seconds[0] != together.seconds[2]).any()
