@@ -26,7 +26,7 @@ TRAINING = """
 import sys, torch
 sys.path.insert(0, {jobs!r})
 from paper_models import make_job
-from edgeswarm_agent.worker.memory import anonymous_bytes, peak_anonymous_bytes, reset_peak
+from edgeswarm.process_memory import anonymous_bytes, peak_anonymous_bytes, reset_peak
 torch.set_num_threads(1)
 model = make_job("mobilenet_v2").model()
 images = torch.randn({batch}, 3, 32, 32).to(memory_format=torch.channels_last)

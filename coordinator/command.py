@@ -273,6 +273,7 @@ class Command:
             wire_dtype=prepared.wire_dtype,
             served=prepared.served,
             met_rows=prepared.met_rows,
+            job_bytes=prepared.job_bytes,
         )
         measuring = Measuring(
             cache=ProfileCache(self.folders.cache_dir, warn=self.progress.warn),

@@ -114,7 +114,10 @@ def planning_instance(
                 name=device.node_id,
                 profile=device.hardware_key,
                 memory_bytes=device.memory_budget_bytes,
-                base_bytes=profiles.processes[device.hardware_key].base_bytes + BASE_PEERS * PEER_BYTES,
+                # All stages alike, though a data set is open in the first and the last alone.
+                base_bytes=profiles.processes[device.hardware_key].base_bytes
+                + BASE_PEERS * PEER_BYTES
+                + facts.job_bytes,
                 board=device.board,
             )
             for device in usable

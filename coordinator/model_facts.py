@@ -32,6 +32,7 @@ class ModelFacts:
 
     wire_dtype: how float32 travels between devices; None for as it is. served: None where the devices have the samples.
     met_rows: by table, (samples, rows that they meet), ascending up to the mini-batch (met_rows.py).
+    job_bytes: of memory, what a worker holds of the job itself: what its file imports, and data sets that it opens.
     """
 
     layer_graph: LayerGraph
@@ -41,6 +42,7 @@ class ModelFacts:
     wire_dtype: str | None = None
     served: ServedSamples | None = None
     met_rows: Mapping[str, MetRows] = field(default_factory=dict)
+    job_bytes: int = 0
 
 
 def model_costs(

@@ -19,12 +19,13 @@ import torch
 
 from edgeswarm.bundle import Bundle, make_bundle
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.job import SERVED, Dataset, Job, model_arguments
+from edgeswarm.job import LOCAL, SERVED, Dataset, Job, model_arguments
 from edgeswarm.job_file import load_job, user_error
 from edgeswarm.model.evaluation import EvaluationGraph, export_evaluation
 from edgeswarm.model.export import ExportedModel, export_model
 from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.model.structure import flatten
+from edgeswarm.process_memory import anonymous_bytes
 from edgeswarm.samples import SampleOrder
 from edgeswarm.snapshot import LayerState, write_layer_file
 
@@ -39,6 +40,8 @@ from .model_facts import MetRows, ServedSamples
 from .sample_size import item_bytes
 
 PRECISIONS = ("float32", "float64")
+# What the command's other threads may take meanwhile: less than this says nothing of the job.
+_LEAST_HELD_BYTES = 8 << 20
 
 
 def _untold(_: str) -> AbstractContextManager[None]:
@@ -47,19 +50,24 @@ def _untold(_: str) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class LoadedJob:
-    """job: with what the command line set over it. folder: of the job file, the user's own."""
+    """job: with what the command line set over it. folder: of the job file, the user's own.
+
+    held_bytes: of memory, of what the file imports and holds; each worker loads it, too.
+    """
 
     job: Job
     bundle: Bundle
     folder: Path
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class OpenedData:
-    """The job's data sets. evaluation: None where the job has none."""
+    """The job's data sets. evaluation: None where the job has none. held_bytes: of memory, of all of them."""
 
     training: Dataset
     evaluation: Dataset | None = None
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ class PreparedModel:
     which keep their values. warnings: of what is odd in the job and stops nothing.
     served: what each sample costs on the way to the devices, in a job that uses none twice; None where they have or keep them.
     met_rows: by table of words, how many rows of it how many samples meet.
+    job_bytes: of memory, what the job's file takes in a worker, and its data sets where workers open them.
     evaluation_graph: the same layers in evaluation mode; None where nothing is evaluated. evaluation_length: items of that set.
     """
 
@@ -86,6 +95,7 @@ class PreparedModel:
     warnings: tuple[str, ...] = ()
     served: ServedSamples | None = None
     met_rows: Mapping[str, MetRows] = dataclasses.field(default_factory=dict)
+    job_bytes: int = 0
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -112,7 +122,9 @@ def load(
     Raises EdgeswarmError: JOB_FILE, MODULE_MISSING, JOB_INVALID.
     """
     folder = path.resolve().parent
+    before = anonymous_bytes()
     job = load_job(folder, path.name)
+    held_bytes = _held_since(before)
     try:
         job = dataclasses.replace(
             job,
@@ -123,7 +135,13 @@ def load(
         )
     except ValueError as error:
         raise EdgeswarmError(ErrorCode.JOB_INVALID, f"{error}.", "Correct the value on the command line.") from error
-    return LoadedJob(job, make_bundle(path, job.files), folder)
+    return LoadedJob(job, make_bundle(path, job.files), folder, held_bytes)
+
+
+def _held_since(before_bytes: int) -> int:
+    """By how much more memory this process holds than before."""
+    more = anonymous_bytes() - before_bytes
+    return more if more >= _LEAST_HELD_BYTES else 0
 
 
 def prepare(
@@ -187,6 +205,7 @@ def prepare(
         warnings=(*warnings, *checked.warnings),
         served=_served(job, opened),
         met_rows=_met_rows(loaded, opened.training, graph),
+        job_bytes=loaded.held_bytes + (opened.held_bytes if job.data == LOCAL else 0),
     )
 
 
@@ -215,21 +234,24 @@ def _served(job: Job, opened: OpenedData) -> ServedSamples | None:
 
 
 def open_data(loaded: LoadedJob, *, evaluation: bool = True) -> OpenedData:
-    """The job's data sets, for the checks on this machine. evaluation: whether that set is wanted, too.
+    """The job's data sets, for the checks on this machine. evaluation: whether that set is wanted, too; it is in any case where
+    workers will open it, so that it is known what it holds.
 
     Raises EdgeswarmError (JOB_FILE) naming the user's line.
     """
     job = loaded.job
+    before = anonymous_bytes()
     try:
         training = job.open_dataset()
     except Exception as error:  # the user's code may raise anything
         raise user_error(error, loaded.folder, where="this machine", doing="opening the dataset") from error
-    if job.evaluation_dataset is None or not evaluation:
-        return OpenedData(training)
+    if job.evaluation_dataset is None or not (evaluation or job.data == LOCAL):
+        return OpenedData(training, held_bytes=_held_since(before))
     try:
-        return OpenedData(training, job.open_evaluation_dataset())
+        other = job.open_evaluation_dataset()
     except Exception as error:  # the user's code may raise anything
         raise user_error(error, loaded.folder, where="this machine", doing="opening the evaluation dataset") from error
+    return OpenedData(training, other if evaluation else None, _held_since(before))
 
 
 def _precision(model: torch.nn.Module) -> str:

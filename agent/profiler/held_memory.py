@@ -15,10 +15,10 @@ from torch.autograd.graph import GradientEdge
 from edgeswarm.model.probe import random_inputs_for, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
+from edgeswarm.process_memory import anonymous_bytes
 
 from ..out_of_memory import is_out_of_memory
 from ..worker.backward import edges_of
-from ..worker.memory import anonymous_bytes
 from .layer_timing import Timing, free_memory
 
 IN_FLIGHT = 3

@@ -21,15 +21,15 @@ import torch
 from edgeswarm.model.probe import random_inputs_for, random_like, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
-
-from ..out_of_memory import is_out_of_memory
-from ..worker.backward import run_backward
-from ..worker.memory import (
+from edgeswarm.process_memory import (
     anonymous_bytes,
     give_back_free_memory,
     peak_anonymous_bytes,
     reset_peak,
 )
+
+from ..out_of_memory import is_out_of_memory
+from ..worker.backward import run_backward
 from .batch_choice import expected_seconds, next_batch, smaller_choice
 from .reference_work import Pace, Paces, steady
 from .repeats import Stretch, settled, typical, wants_more

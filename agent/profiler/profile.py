@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from edgeswarm.model.stage_graph import StageGraph
+from edgeswarm.process_memory import anonymous_bytes
 from edgeswarm.wire.v1 import agent_pb2
 
 from ..telemetry.hardware import cpu_burst_seconds
 from ..telemetry.memory import read_memory
-from ..worker.memory import anonymous_bytes
 from .held_memory import held_sample_bytes
 from .layer_timing import Timing, time_layer
 from .reference_work import Paces, ReferenceWork, steady

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .memory import anonymous_bytes, give_back_free_memory
+from edgeswarm.process_memory import anonymous_bytes, give_back_free_memory
 
 # To take a page again: the kernel clears it, and a virtual machine's host may have to find it first (4 ms for 2 MiB were seen).
 SECONDS_PER_BYTE = 2e-9

@@ -11,6 +11,7 @@ from edgeswarm.gradient_pieces import bucket_bytes
 from edgeswarm.job import Job
 from edgeswarm.model.batch_norm import BatchNormMerger
 from edgeswarm.model.stage import StageModule
+from edgeswarm.process_memory import peak_anonymous_bytes
 from edgeswarm.routes import Routes, TiedTensor
 from edgeswarm.samples import SampleOrder
 from edgeswarm.schedule.policy import Action, ActionKind
@@ -20,7 +21,6 @@ from .all_reduce import ReplicaGroup
 from .compute import StageCompute
 from .excess_memory import ExcessMemory
 from .gradients import GradientBuckets, OverlappedReducer
-from .memory import peak_anonymous_bytes
 from .step import StageConversation, StageOptimizer, Totals
 from .timing import ALL_REDUCE, BACKWARD, FORWARD, OTHER, SEND, STEP, WAITING
 

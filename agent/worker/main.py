@@ -20,6 +20,7 @@ import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.job_file import user_error
+from edgeswarm.process_memory import anonymous_bytes
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import LayerState
@@ -31,7 +32,6 @@ from ..profiler.wire_cost import WireCost, measure_wire
 from .epoch_state import EpochSwitch
 from .errors import HaltedError, LinkBrokenError, line_of
 from .executor import run_rounds
-from .memory import anonymous_bytes
 from .round_reports import RoundReports
 from .sample_cache import SampleCache
 from .setup import StageEpoch, WorkerContext

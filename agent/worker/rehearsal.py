@@ -15,10 +15,10 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.draws import DrawKey
 from edgeswarm.model.probe import random_inputs_for
 from edgeswarm.model.stage import StageModule
+from edgeswarm.process_memory import peak_anonymous_bytes, reset_peak
 
 from ..out_of_memory import is_out_of_memory
 from .backward import edges_of, run_backward
-from .memory import peak_anonymous_bytes, reset_peak
 
 
 def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, check_halt: Callable[[], None]) -> int:

@@ -23,6 +23,7 @@ from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.plan import Plan
 from edgeswarm.prepare_parts import FETCH_LAYERS
+from edgeswarm.process_memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
 from edgeswarm.routes import Routes, TiedTensor
 from edgeswarm.samples import SampleOrder
 from edgeswarm.security.identity import Identity
@@ -43,7 +44,6 @@ from .feed import SampleFeed
 from .layers import LayerHolder, fetch_layers, load_optimizer_state, tensors_of
 from .links import OutboundLinks
 from .mailbox import Mailbox
-from .memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
 from .rehearsal import rehearse
 from .sample_cache import SampleCache
 from .samples import LocalSamples, SampleSource, ServedSamples

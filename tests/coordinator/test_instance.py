@@ -82,6 +82,14 @@ def test_an_instance_is_something_the_planner_plans() -> None:
     assert plan.mini_batch == 8
 
 
+def test_what_the_job_itself_holds_is_on_each_device() -> None:
+    found = measured("nano", "nx")
+    found.links = {("nano-1", "nx-1"): Link(1e7, 1e-4, 0.0), ("nx-1", "nano-1"): Link(1e7, 1e-4, 0.0)}
+    facts = replace(FACTS, job_bytes=500)
+    instance, _ = planning_instance(facts, devices=[NANO_1, NX], profiles=found, name="job")
+    assert [device.base_bytes for device in instance.devices] == [1500 + 2 * PEER_BYTES] * 2
+
+
 @pytest.mark.parametrize("seen", [1.05, 1.6])
 def test_gaps_that_forwards_left_are_of_what_is_saved(seen: float) -> None:
     found = measured("nano")

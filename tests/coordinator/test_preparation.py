@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import sys
 import tarfile
 import textwrap
 from pathlib import Path
@@ -95,6 +96,28 @@ def test_the_layers_of_round_0_have_the_jobs_weights(tmp_path: Path) -> None:
     assert any("lose digits" in message for message in prepared.warnings)
     with tarfile.open(fileobj=io.BytesIO(load(tmp_path / "job.py").bundle.archive)) as bundle:
         assert bundle.getnames() == ["job.py"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of a process's memory as Linux tells it")
+@pytest.mark.parametrize(
+    ("data", "evaluates", "data_sets"), [("served", True, 0), ("local", False, 1), ("local", True, 2)]
+)
+def test_what_workers_will_hold_of_the_job_is_seen_here(
+    tmp_path: Path, data: str, evaluates: bool, data_sets: int
+) -> None:
+    large, size = "torch.ones(24 << 18, 4)", 24 << 22
+    text = JOB.replace("import edgeswarm\n", f"import edgeswarm\nHELD = {large}\nKEPT = []\n").replace(
+        "    return [(torch", f"    KEPT.append({large})\n    return [(torch"
+    )
+    if evaluates:
+        text = text.replace("    seed=5,", "    seed=5, evaluation_dataset=dataset,")
+    loaded = load(write(tmp_path, text.replace("    seed=5", f"    data={data!r}, seed=5")))
+    prepared = prepare(loaded, open_data(loaded, evaluation=False), snapshot_folder=tmp_path)
+    assert prepared.job_bytes == pytest.approx((1 + data_sets) * size, rel=0.1)
+
+
+def test_a_job_that_holds_little_says_nothing_of_memory(tmp_path: Path) -> None:
+    assert prepared_from(write(tmp_path), tmp_path).job_bytes == 0
 
 
 @pytest.mark.parametrize(

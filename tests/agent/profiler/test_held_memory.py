@@ -45,7 +45,7 @@ from torch import nn
 torch.set_num_threads(1)
 from edgeswarm.model.export import export_model
 from edgeswarm_agent.profiler.layer_timing import time_layer
-from edgeswarm_agent.worker.memory import anonymous_bytes
+from edgeswarm.process_memory import anonymous_bytes
 ROWS, COLUMNS = {WEIGHTS_MIB} * 1024, 256
 graph = export_model(LAYER, (INPUT,)).layer_graph
 before = anonymous_bytes()

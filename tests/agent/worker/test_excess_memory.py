@@ -12,7 +12,7 @@ from ..processes import printed_as_worker
 WITH_GAPS = """
 import torch
 from edgeswarm_agent.worker.excess_memory import LEAST_CPU_SECONDS, MOST_COST, SECONDS_PER_BYTE, ExcessMemory
-from edgeswarm_agent.worker.memory import anonymous_bytes
+from edgeswarm.process_memory import anonymous_bytes
 
 MIB = 2**20
 now = 0.0

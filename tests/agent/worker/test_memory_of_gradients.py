@@ -14,7 +14,7 @@ ACTIVATIONS_MIB = 30
 # and goes. What comes next may settle where it was, and the next gradient takes new memory.
 ROUNDS = f"""
 import collections, torch
-from edgeswarm_agent.worker.memory import anonymous_bytes
+from edgeswarm.process_memory import anonymous_bytes
 kept = collections.deque(maxlen=3)
 before = anonymous_bytes()
 for _ in range(19):

@@ -1,4 +1,4 @@
-"""How much memory this process holds, and held at most."""
+"""How much memory this process holds, and held at most: a worker's, and the command's where it says what workers will hold."""
 
 from __future__ import annotations
 
