@@ -5,8 +5,9 @@
               for each repeat:  edgeswarm | single device | DDP | 1F1B | edgeswarm again | comparison planners' plans
                                 edgeswarm, all samples new and from a hub whose link is as slow as the others
 
-One JSON file a cell, written after each step and each run: what was broken off goes on where it was, with the same plans and
-settings, on a new bed; on a machine that was started since, it begins anew. Devices have their short names in it.
+One JSON file a cell, written after each step and each run: what was broken off goes on where it was, with the same profiles,
+plans and settings, on a new bed. On a machine that was started since, it goes on at the repeat that was broken off, for ratios
+are taken within a repeat; on one with another processor it begins anew. Devices have their short names in it.
 
 It also holds what predictions are judged by (bench/predictions_report.py).
 """
@@ -23,7 +24,7 @@ from typing import Any
 from bench.cell import RUN_AGAIN, Cell, boot_id
 from bench.matrix_on_bed import Effort, OnBed
 from bench.matrix_report import OURS, SERVED
-from bench.measuring import keep, say
+from bench.measuring import keep, processor, say
 from bench.peers.settings import PeerSettings
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
@@ -51,16 +52,30 @@ class CellMeasurement:
         self._effort = effort
         self._environment = load_environment(cell.environment, mbps=cell.mbps)
         self.document: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
-        if self.document and self.document.get("boot") != boot_id() and not self._is_complete():
-            say(f"{cell.name}: broken off on another machine, or before this one was started; begins anew")
+        if self.document and not self._is_complete() and self.document.get("processor") != processor():
+            say(f"{cell.name}: broken off on a machine with another processor; begins anew")
             self.document = {}
         self.document.setdefault("format", FORMAT)
+        self.document.setdefault("processor", processor())
         self.document.setdefault("boot", boot_id())
         self.document.setdefault("cell", cell.name)
         self.document.setdefault("mini_batch", effort.mini_batch or MINI_BATCH[cell.model])
         self.document.setdefault("device_classes", [f"{device.cores:g}" for device in self._environment.devices])
         self.document.setdefault("profilings", [])
         self.document.setdefault("runs", [])
+        if {"plans", "peers"} <= set(self.document):
+            self._forget_half_repeats()
+
+    def _forget_half_repeats(self) -> None:
+        """Those of another start of the machine: what comes now would be no neighbour of them in time."""
+        unfinished = {repeat for repeat, _ in self.missing()}
+        runs = self.document["runs"]
+        counting = [run for run in runs if run["boot"] == boot_id() or run["repeat"] not in unfinished]
+        if len(counting) < len(runs):
+            say(
+                f"{self.cell.name}: {len(runs) - len(counting)} runs of a repeat that was broken off before are left out"
+            )
+        self.document["runs"] = counting
 
     def missing(self) -> list[tuple[int, str]]:
         """(repeat, method) still to run, in their order."""
@@ -100,7 +115,7 @@ class CellMeasurement:
                     told = on_bed.train(Plan.from_json(self.document["plans"][method]))
                 else:
                     told = on_bed.run_peer(PeerSettings(**self.document["peers"][method]))
-                self.document["runs"].append({"method": name, "repeat": repeat, **told})
+                self.document["runs"].append({"method": name, "repeat": repeat, "boot": boot_id(), **told})
                 self._keep()
 
     def _planned_for(self) -> PlanningInstance:
@@ -120,11 +135,12 @@ class CellMeasurement:
         return None
 
     def _profile(self, on_bed: OnBed) -> PlanningInstance:
-        """Measures all anew, and keeps it beside what was measured before."""
+        """Where the cell goes on, links alone: layers take on these devices what they took."""
         say(f"{self.cell.name}: profiles")
+        if known := self.document["profilings"]:
+            return on_bed.profile(known[0])[0]
         instance, told = on_bed.profile()
-        self.document["profilings"].append(told)
-        self._keep()
+        self._keep(profilings=[told])
         return instance
 
     def _keep(self, **more: Any) -> None:

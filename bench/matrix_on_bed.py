@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bench.cell import Cell, profile_anew, train_from_full_speed, whole_stage, with_names, written_job
+from bench.cell import Cell, profile_anew, profile_missing, train_from_full_speed, whole_stage, with_names, written_job
 from bench.energy import Counter, joules_between, read_counters
 from bench.measuring import say
 from bench.peers.launch import PeerRun, run_peer
@@ -76,9 +76,10 @@ class OnBed:
         self._node_ids = {name: cluster.node_id(name) for name in cluster.names}
         self._cores = {device.name: device.cores for device in bed.environment.devices}
 
-    def profile(self) -> tuple[PlanningInstance, dict[str, Any]]:
-        """The instance, and what it was made of; both with short names."""
-        return profile_anew(self._cluster, self._options(rounds=self._effort.rounds))
+    def profile(self, known: dict[str, Any] | None = None) -> tuple[PlanningInstance, dict[str, Any]]:
+        """The instance, and what it was made of; both with short names. known: what was told when layers were timed before."""
+        options = self._options(rounds=self._effort.rounds)
+        return profile_anew(self._cluster, options) if known is None else profile_missing(self._cluster, options, known)
 
     def train(self, plan: Plan) -> dict[str, Any]:
         """One training on edgeswarm's runtime; each device has its samples."""

@@ -104,7 +104,7 @@ def machine() -> dict[str, str]:
     import torch
 
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": str(os.cpu_count()),
         "load average": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
@@ -112,7 +112,14 @@ def machine() -> dict[str, str]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Its model, as the machine names it, and the widest instructions that PyTorch uses there: one name may stand for several."""
+    import torch
+
+    return f"{_model_name()}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _model_name() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -12,6 +12,7 @@ from bench import cell
 from bench.cell import Cell
 from bench.matrix_cell import CellMeasurement
 from bench.matrix_on_bed import Effort
+from bench.measuring import processor
 
 CELL = Cell.parse("C:100:mobilenet_v2")
 EFFORT = Effort(repeats=3)
@@ -26,12 +27,12 @@ def boot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return path
 
 
-def keep(folder: Path, *runs: tuple[int, str], cell: Cell = CELL, **more: Any) -> None:
+def keep(folder: Path, *runs: tuple[int, str], cell: Cell = CELL, boot: str = "first", **more: Any) -> None:
     document = {
         **CellMeasurement(cell, folder, effort=EFFORT).document,
         "plans": {"edgeswarm": {}, "gpipe": {}},
         "peers": {"DDP": {}},
-        "runs": [{"repeat": repeat, "method": method} for repeat, method in runs],
+        "runs": [{"repeat": repeat, "method": method, "boot": boot} for repeat, method in runs],
         **more,
     }
     (folder / f"{cell.name}.json").write_text(json.dumps(document))
@@ -45,18 +46,34 @@ def test_each_repeat_has_every_method_once(tmp_path: Path) -> None:
     assert [repeat for repeat, name in missing if name == "DDP"] == [1, 2]
 
 
-def test_what_was_broken_off_before_this_start_of_the_machine_begins_anew(tmp_path: Path, boot: Path) -> None:
+def test_what_was_broken_off_goes_on(tmp_path: Path) -> None:
     keep(tmp_path, (0, "edgeswarm"))
-    assert len(CellMeasurement(CELL, tmp_path, effort=EFFORT).document["runs"]) == 1
+    begun = CellMeasurement(CELL, tmp_path, effort=EFFORT)
+    assert begun.missing()[0] == (0, "DDP")
+
+
+def test_on_a_machine_that_was_started_since_a_repeat_is_measured_as_a_whole(tmp_path: Path, boot: Path) -> None:
+    keep(tmp_path)
+    turns = CellMeasurement(CELL, tmp_path, effort=EFFORT).missing()
+    whole_repeat = [turn for turn in turns if turn[0] == 0]
+    keep(tmp_path, *whole_repeat, (1, "edgeswarm"), (1, "DDP"))
     boot.write_text("second\n")
+    begun = CellMeasurement(CELL, tmp_path, effort=EFFORT)
+    assert [(run["repeat"], run["method"]) for run in begun.document["runs"]] == whole_repeat
+    assert begun.missing() == [turn for turn in turns if turn[0] > 0]
+    assert begun.document["plans"] == {"edgeswarm": {}, "gpipe": {}}
+
+
+def test_on_another_processor_it_begins_anew(tmp_path: Path) -> None:
+    keep(tmp_path, (0, "edgeswarm"), processor="another one")
     begun = CellMeasurement(CELL, tmp_path, effort=EFFORT).document
-    assert (begun["runs"], begun["boot"], "plans" in begun) == ([], "second", False)
+    assert (begun["runs"], begun["processor"], "plans" in begun) == ([], processor(), False)
 
 
 def test_what_is_complete_stays(tmp_path: Path, boot: Path) -> None:
     keep(tmp_path)
     missing = CellMeasurement(CELL, tmp_path, effort=EFFORT).missing()
-    keep(tmp_path, *missing)
+    keep(tmp_path, *missing, processor="another one")
     boot.write_text("second\n")
     measurement = CellMeasurement(CELL, tmp_path, effort=EFFORT)
     assert len(measurement.document["runs"]) == len(missing)
