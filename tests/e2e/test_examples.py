@@ -90,6 +90,17 @@ def test_digits(cluster: ThrowawayCluster, examples: Path) -> None:
     assert trained.evaluated("accuracy")[-1] >= 0.97
 
 
+def test_what_a_data_set_holds_that_devices_open_is_in_the_plan(cluster: ThrowawayCluster, examples: Path) -> None:
+    """scikit-learn's modules, a third of such a worker."""
+    job = examples / "digits_cnn.py"
+    job.write_text(job.read_text().replace("    batch_size=64", '    data="local",\n    batch_size=64'))
+    trained = train(cluster, job, "--planner", "data-parallel", "--epochs", "1")
+    assert trained.plan.predicted is not None
+    for device, expected in trained.plan.predicted.memory_bytes.items():
+        peak = max(done["parts"][device]["peak_memory_bytes"] for done in trained.metrics["rounds"])
+        assert 0.9 <= expected / peak <= 1.2
+
+
 @pytest.mark.soak
 def test_character_gpt(cluster: ThrowawayCluster, examples: Path) -> None:
     trained = train(cluster, examples / "char_gpt.py")
