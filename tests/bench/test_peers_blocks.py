@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 from bench.peers.blocks import blocks_of, samples, whole_model
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mobilenet_v2", "efficientnet_b1", "resnet_50", "bert_small"])
 def test_blocks_make_the_whole_model(name: str) -> None:
     inputs, targets = samples(name, 3)

@@ -108,6 +108,7 @@ def test_a_folder_that_was_taken_away_is_told(tmp_path: Path) -> None:
     unfinished.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["before the layers are whole", "before the manifest"])
 def test_a_process_that_is_killed_in_the_middle_leaves_the_checkpoint_before(tmp_path: Path, end: str) -> None:
     """Killed for real, at the one place or the other."""

@@ -53,6 +53,7 @@ def test_items_are_the_same_whenever_they_are_asked_for_and_make_a_batch(path: P
         assert collate_items([first[index] for index in PICKED]) is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 def test_nothing_is_both_trained_on_and_evaluated(path: Path) -> None:
     job = load_job(path.parent, path.name)

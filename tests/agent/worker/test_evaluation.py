@@ -193,6 +193,7 @@ def train(lan: Lan, run: StageRun, first_round: int, end_round: int) -> None:
 
 
 # The last micro-batch: full, of three samples, of one, which not every replica of a group has a part in.
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [8, 11, 9])
 @pytest.mark.parametrize("groups", GROUPS)
 def test_loss_and_metrics_are_those_of_plain_pytorch_in_evaluation_mode(

@@ -99,6 +99,7 @@ def layers_at_the_end(
     return packed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("groups", [[{A: 4}], [{A: 4}, {B: 4}], [{A: 4}, {B: 2, C: 2}]])
 @pytest.mark.parametrize("optimizer", [momentum, adamw])
 def test_what_is_resumed_has_the_bits_of_what_never_stopped(

@@ -107,6 +107,7 @@ def test_nobody_is_left_without_samples() -> None:
     assert moved_shares(instance, plan, shown(instance, plan, {"b": 50.0})) is None
 
 
+@pytest.mark.thorough
 @settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_what_moves_is_faster_holds_memory_and_keeps_the_stages(data: st.DataObject) -> None:

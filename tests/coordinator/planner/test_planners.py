@@ -42,6 +42,7 @@ def plan_or_error(instance: PlanningInstance, planner: str) -> tuple[Plan | None
         return None, error
 
 
+@pytest.mark.thorough
 @settings(max_examples=80, deadline=None)
 @given(instance=whole_instances(), planner=st.sampled_from(sorted(PLANNERS)))
 def test_every_planner_gives_a_whole_plan_or_says_why_not(instance: PlanningInstance, planner: str) -> None:
@@ -70,6 +71,7 @@ def test_the_memory_that_is_said_to_lack_helps(instance: PlanningInstance, plann
         assert make_plan(replace(instance, devices=devices), planner).devices == (lack.device.name,)
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(instance=instances(uniform_links=False))
 def test_where_a_baseline_fits_asteroid_fits(instance: PlanningInstance) -> None:

@@ -25,6 +25,7 @@ def pipeline(*in_flight: int) -> Plan:
     return Plan(planner="by hand", micro_batch=2, micro_batches=8, stages=stages)
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(
     in_flight=st.tuples(*[st.integers(1, 9)] * 3),

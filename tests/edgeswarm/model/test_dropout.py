@@ -110,6 +110,7 @@ def test_attention_drops_weights() -> None:
     torch.testing.assert_close(found[~dropped], 2 * weights[~dropped])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mask", [None, MASKS["booleans"]], ids=["all", "masked"])
 def test_the_gradients_of_attention_that_drops(mask: torch.Tensor | None) -> None:
     def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,7 @@ def test_a_model_has_useful_layers(name: str, fewest: int, most: int) -> None:
     assert fewest <= len(example(name).exported.layer_graph.layers) <= most
 
 
+@pytest.mark.thorough
 def test_layers_are_named_after_modules() -> None:
     names = [layer.name for layer in example("digits").exported.layer_graph.layers]
     assert names == ["features.0", "features.3", "features.7", "features.10", "head.0", "head.2"]

@@ -165,6 +165,7 @@ HEADS_OF_A_PART: dict[str, Sentences] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("head", HEADS_OF_A_PART.values(), ids=HEADS_OF_A_PART)
 def test_the_same_is_learnt_from_less_work(head: Sentences) -> None:
     model = made(head)
@@ -214,6 +215,7 @@ HEADS_OF_EVERYTHING: dict[str, Sentences] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("head", HEADS_OF_EVERYTHING.values(), ids=HEADS_OF_EVERYTHING)
 def test_what_is_read_as_a_whole_stays(head: Sentences) -> None:
     model = made(head)
@@ -337,6 +339,7 @@ def test_dropout_draws_for_what_is_computed() -> None:
     assert logits.isfinite().all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "stages"), list(itertools.product(CLASS_TOKEN_MODELS, (1, 3))))
 def test_models_that_people_have(name: str, stages: int) -> None:
     size = ZOO[name].small
@@ -348,6 +351,7 @@ def test_models_that_people_have(name: str, stages: int) -> None:
     assert_as_pytorch(model, found, args, kwargs, batch=BATCH, stages=stages)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CLASS_TOKEN_MODELS)
 def test_they_are_evaluated_so_too(name: str) -> None:
     size = ZOO[name].small

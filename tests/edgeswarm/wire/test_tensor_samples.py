@@ -115,6 +115,7 @@ def test_a_batch_of_rows_is_what_default_collate_makes_of_the_items(items: list[
     assert same(batch, collate(items_as_native))
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(st.lists(batches(), min_size=2, max_size=3).map(lambda groups: [item for group in groups for item in group]))
 def test_items_of_different_structures_come_back_in_order(items: list[Any]) -> None:

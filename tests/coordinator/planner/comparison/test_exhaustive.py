@@ -111,6 +111,7 @@ def test_no_simulated_round_is_below_its_floor(number: int, data: st.DataObject)
     assert all(by_stage[index][stage.in_flight] <= seconds for index, stage in enumerate(stages))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", range(12))
 def test_pruning_finds_what_plain_enumeration_finds(number: int) -> None:
     instance = random_instance(2, number, most_layers=3, most_devices=3, most_mini_batch=4)

@@ -104,6 +104,7 @@ def test_shares_that_move_take_their_passes_along() -> None:
     assert moved.plan.stages[0].passes == {"a": 3, "b": 1}
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(instance=st.one_of(instances(), whole_instances()))
 def test_whatever_is_planned_fits(instance: PlanningInstance) -> None:
@@ -120,6 +121,7 @@ def test_whatever_is_planned_fits(instance: PlanningInstance) -> None:
     assert plan.predicted.round_seconds == round_seconds(instance, plan)
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(instance=instances(), seed=st.integers(0, 99))
 def test_the_order_of_the_devices_changes_nothing(instance: PlanningInstance, seed: int) -> None:
