@@ -70,7 +70,7 @@ class CellMeasurement:
         """Those of another start of the machine: what comes now would be no neighbour of them in time."""
         unfinished = {repeat for repeat, _ in self.missing()}
         runs = self.document["runs"]
-        counting = [run for run in runs if run["boot"] == boot_id() or run["repeat"] not in unfinished]
+        counting = [run for run in runs if run["repeat"] not in unfinished or run["boot"] == boot_id()]
         if len(counting) < len(runs):
             say(
                 f"{self.cell.name}: {len(runs) - len(counting)} runs of a repeat that was broken off before are left out"

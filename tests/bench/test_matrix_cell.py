@@ -80,6 +80,14 @@ def test_what_is_complete_stays(tmp_path: Path, boot: Path) -> None:
     measurement.run()  # without root and devices: there is nothing to do
 
 
+def test_a_complete_one_stays_whose_runs_do_not_say_when_the_machine_was_started(tmp_path: Path) -> None:
+    keep(tmp_path)
+    missing = CellMeasurement(CELL, tmp_path, effort=EFFORT).missing()
+    runs = [{"repeat": repeat, "method": method} for repeat, method in missing]
+    keep(tmp_path, runs=runs)
+    assert CellMeasurement(CELL, tmp_path, effort=EFFORT).document["runs"] == runs
+
+
 def test_what_devices_do_alone_is_taken_from_another_rate_of_the_same_machine(tmp_path: Path, boot: Path) -> None:
     other = Cell.parse("C:1000:mobilenet_v2")
     keep(tmp_path, cell=other, alone={"0.6": {"samples_per_second": 300.0}})

@@ -29,8 +29,3 @@ class Runs:
     def of_first_cuts(self, count: int) -> int:
         """How many begin at one of the first so many cuts: these stand first."""
         return int(self.to_end[count - 1]) + 1
-
-    def between(self, first: int, end: int) -> int:
-        """The place of the run from one cut to a later one."""
-        assert first < end
-        return int(self.to_end[first]) - (self.cuts - 1 - end)
