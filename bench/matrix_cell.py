@@ -7,7 +7,8 @@
 
 One JSON file a cell, written after each step and each run: what was broken off goes on where it was, with the same profiles,
 plans and settings, on a new bed. On a machine that was started since, it goes on at the repeat that was broken off, for ratios
-are taken within a repeat; on one with another processor it begins anew. Devices have their short names in it.
+are taken within a repeat; on one with another processor it begins anew, and what there was is laid aside until a machine with
+that one's processor goes on with it. Devices have their short names in it.
 
 It also holds what predictions are judged by (bench/predictions_report.py).
 """
@@ -15,6 +16,7 @@ It also holds what predictions are judged by (bench/predictions_report.py).
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from dataclasses import asdict
@@ -36,6 +38,7 @@ from edgeswarm.profile_json import instance_from_json
 from edgeswarm_coordinator.planner.planners import make_plan
 
 FORMAT = "edgeswarm-matrix/2"
+ASIDE = "aside"  # a folder beside the cells' files
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
 PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
 
@@ -51,10 +54,13 @@ class CellMeasurement:
         self.path = folder / f"{cell.name}.json"
         self._effort = effort
         self._environment = load_environment(cell.environment, mbps=cell.mbps)
-        self.document: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.document: dict[str, Any] = _read(self.path)
+        self._of_another_processor: dict[str, Any] = {}
         if self.document and not self._is_complete() and self.document.get("processor") != processor():
-            say(f"{cell.name}: broken off on a machine with another processor; begins anew")
-            self.document = {}
+            self._of_another_processor = self.document
+            self.document = _read(self._aside(processor()))
+            goes_on = "goes on with what this one measured" if self.document else "begins anew"
+            say(f"{cell.name}: broken off on a machine with another processor, laid aside; {goes_on}")
         self.document.setdefault("format", FORMAT)
         self.document.setdefault("processor", processor())
         self.document.setdefault("boot", boot_id())
@@ -145,8 +151,24 @@ class CellMeasurement:
 
     def _keep(self, **more: Any) -> None:
         """Writes the document with what is new, whole or not at all."""
+        if other := self._of_another_processor:
+            aside = self._aside(other.get("processor", ""))
+            aside.parent.mkdir(exist_ok=True)
+            keep(aside, other)
+            self._of_another_processor = {}
         self.document.update(more)
         keep(self.path, self.document)
+
+    def _aside(self, its_processor: str) -> Path:
+        """What machines with that processor measured, while another one's is in the cell's file."""
+        name = re.sub(r"[^A-Za-z0-9]+", "-", its_processor).strip("-") or "unknown"
+        return self.path.parent / ASIDE / f"{self.cell.name}.{name}.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Nothing where there is no such file."""
+    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return document
 
 
 def plans_of(instance: PlanningInstance) -> dict[str, Any]:

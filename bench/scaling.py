@@ -1,7 +1,7 @@
 """Throughput against the number of devices: equal nanos at 100 Mbit/s (Asteroid, Figure 18).
 
     python -m bench.scaling --folder DIR --model mobilenet_v2        what is missing is measured
-    python -m bench.scaling --folder DIR --report
+    python -m bench.scaling --folder DIR --report [--write]          the table; into docs/benchmarks.md
 
     1 nano, 2, 4, 6, 8   -->   profile once   -->   plans   -->   [edgeswarm | data-parallel | pipeline] x repeats
 
@@ -14,15 +14,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cell import FIRST_ROUNDS, profile_in_turn, run, written_job
+from bench.cell import FIRST_ROUNDS, measured_seconds, paced_seconds, profile_in_turn, run, written_job
 from bench.jobs.paper_models import PAPER_MODELS
 from bench.measuring import Report, Spread, folder_arguments, keep, say
+from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import EmulatedDevice, Environment
@@ -95,43 +96,59 @@ def _measure_count(document: dict[str, Any], count: int, wanted: Sequence[tuple[
             keep(path, document)
 
 
-def rates(document: Mapping[str, Any]) -> dict[tuple[int, str], Spread | str]:
+@dataclass(frozen=True)
+class Rate:
+    """Samples per second over the repeats. paced: had the machine been at its best pace; measured: as they were."""
+
+    paced: Spread
+    measured: Spread
+
+    def beside(self, alone: Rate | None) -> str:
+        """`97.7 (93.1 to 102.4), x 3.82`: at one pace, and by that of one device."""
+        times = f", x {self.paced.median / alone.paced.median:.2f}" if alone is not None else ""
+        return f"{self.paced.shown(1)}{times}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"at one pace": self.paced.to_json(), "as measured": self.measured.to_json()}
+
+
+def rates(document: Mapping[str, Any]) -> dict[tuple[int, str], Rate | str]:
     """By count and planner: samples per second of the median rounds, one value a repeat; or why there is none."""
-    found: dict[tuple[int, str], list[float]] = {}
+    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
     failed: dict[tuple[int, str], str] = {}
     for told in document["runs"]:
         key = told["devices"], told["planner"]
         if "error" in told:
             failed[key] = told["error"].split(":")[0]
         else:
-            found.setdefault(key, []).append(told["samples"] / statistics.median(told["round_seconds"][FIRST_ROUNDS:]))
-    return {**failed, **{key: Spread.of(values) for key, values in found.items()}}
+            both = told["samples"] / paced_seconds(told), told["samples"] / measured_seconds(told)
+            found.setdefault(key, []).append(both)
+    spreads = {key: Rate(*(Spread.of(values) for values in zip(*both, strict=True))) for key, both in found.items()}
+    return {**failed, **spreads}
 
 
 def report(documents: Sequence[Mapping[str, Any]]) -> Report:
     table = Report(
         title="Throughput against the number of devices",
         how=(
-            f"Nanos of {CORES} core at {MBPS:.0f} Mbit/s; samples per second, medians over repeats (least to most), and by "
-            f"that of one device. {MICRO_BATCHES} micro-batches of {SAMPLES_PER_DEVICE} samples for each device a round."
+            f"Nanos of {CORES} core at {MBPS:.0f} Mbit/s; samples per second, medians over repeats (least to most), had the "
+            "machine been at its best pace in all rounds, and by those of one device; behind them as they were measured. "
+            f"{MICRO_BATCHES} micro-batches of {SAMPLES_PER_DEVICE} samples for each device a round."
         ),
-        columns=("model", "devices", *PLANNERS),
+        columns=("model", "devices", *PLANNERS, *(f"{planner}, as measured" for planner in PLANNERS)),
     )
     for document in documents:
         found = rates(document)
         alone = found.get((1, PLANNERS[0]))
+        one_device = alone if isinstance(alone, Rate) else None
         for count in sorted({count for count, _ in found}):
-            cells = []
-            for planner in PLANNERS:
-                rate = found.get((count, planner if count > 1 else PLANNERS[0]), "")
-                if isinstance(rate, Spread):
-                    beside = f", x {rate.median / alone.median:.2f}" if isinstance(alone, Spread) else ""
-                    cells.append(f"{rate.shown(1)}{beside}")
-                else:
-                    cells.append(rate)
-            table.rows.append((document["model"], str(count), *cells))
+            # On one device all plans are the same.
+            row = [found.get((count, planner if count > 1 else PLANNERS[0]), "") for planner in PLANNERS]
+            at_one_pace = (rate.beside(one_device) if isinstance(rate, Rate) else rate for rate in row)
+            measured = (rate.measured.shown(1) if isinstance(rate, Rate) else rate for rate in row)
+            table.rows.append((document["model"], str(count), *at_one_pace, *measured))
         table.data[document["model"]] = {
-            f"{count} {planner}": rate.to_json() if isinstance(rate, Spread) else rate
+            f"{count} {planner}": rate.to_json() if isinstance(rate, Rate) else rate
             for (count, planner), rate in found.items()
         }
     return table
@@ -139,6 +156,7 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
 
 def main() -> int:
     parser = folder_arguments(__doc__, repeats=REPEATS)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     parser.add_argument("--model", action="append", default=[], choices=sorted(PAPER_MODELS))
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +165,10 @@ def main() -> int:
             measure(model, given.folder, repeats=given.repeats)
     paths = [given.folder / f"{model}.json" for model in sorted(PAPER_MODELS)]
     documents = [json.loads(path.read_text()) for path in paths if path.exists()]
-    return report(documents).show(as_json=given.json)
+    table = report(documents)
+    if given.write:
+        write_into(BENCHMARKS_PAGE, "scaling", markdown_table(table.columns, table.rows))
+    return table.show(as_json=given.json)
 
 
 if __name__ == "__main__":

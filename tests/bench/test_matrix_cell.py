@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import cell
+from bench import cell, matrix_cell
 from bench.cell import Cell
 from bench.matrix_cell import CellMeasurement
 from bench.matrix_on_bed import Effort
@@ -68,6 +68,24 @@ def test_on_another_processor_it_begins_anew(tmp_path: Path) -> None:
     keep(tmp_path, (0, "edgeswarm"), processor="another one")
     begun = CellMeasurement(CELL, tmp_path, effort=EFFORT).document
     assert (begun["runs"], begun["processor"], "plans" in begun) == ([], processor(), False)
+
+
+def test_what_another_processor_measured_is_laid_aside_until_one_like_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = processor()
+    keep(tmp_path, (0, "edgeswarm"))
+    mine = json.loads((tmp_path / f"{CELL.name}.json").read_text())
+
+    def measure_on(name: str) -> CellMeasurement:
+        monkeypatch.setattr(matrix_cell, "processor", lambda: name)
+        measurement = CellMeasurement(CELL, tmp_path, effort=EFFORT)
+        measurement._keep()
+        return measurement
+
+    assert measure_on("another one").document["runs"] == []
+    assert measure_on(here).document == mine
+    assert measure_on("another one").document["processor"] == "another one"
 
 
 def test_what_is_complete_stays(tmp_path: Path, boot: Path) -> None:

@@ -19,6 +19,8 @@ from edgeswarm.wire.channel import node_id_of
 from edgeswarm_coordinator.demo import keeper
 from edgeswarm_coordinator.demo.cluster import AgentSpec, ThrowawayCluster
 
+pytestmark = pytest.mark.e2e
+
 WAIT_SECONDS = 20.0
 
 
