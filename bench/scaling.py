@@ -5,8 +5,8 @@
 
     1 nano, 2, 4, 6, 8   -->   profile once   -->   plans   -->   [edgeswarm | data-parallel | pipeline] x repeats
 
-With each device more come MICRO_BATCHES micro-batches of 32 samples more a round. One JSON file a model, written after each run;
-what was broken off goes on where it was. Needs root and nothing else at work on the machine.
+A round has MICRO_BATCHES micro-batches, with each device more each of them has 32 samples more. One JSON file a model, written
+after each run; what was broken off goes on where it was. Needs root and nothing else at work on the machine.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _measure_count(document: dict[str, Any], count: int, wanted: Sequence[tuple[
             say(f"{model}, {count} devices: {planner}, {repeat + 1}")
             told: dict[str, Any]
             try:
-                plan = make_plan(instance, planner)
+                plan = make_plan(instance, planner, micro_batch=count * SAMPLES_PER_DEVICE)
                 number = len(document["runs"])
                 told = run(cluster, options, plan, folder / f"run-{number}-{os.getpid()}")
             except EdgeswarmError as error:
@@ -133,7 +133,7 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
         how=(
             f"Nanos of {CORES} core at {MBPS:.0f} Mbit/s; samples per second, medians over repeats (least to most), had the "
             "machine been at its best pace in all rounds, and by those of one device; behind them as they were measured. "
-            f"{MICRO_BATCHES} micro-batches of {SAMPLES_PER_DEVICE} samples for each device a round."
+            f"A round has {MICRO_BATCHES} micro-batches of {SAMPLES_PER_DEVICE} samples for each device."
         ),
         columns=("model", "devices", *PLANNERS, *(f"{planner}, as measured" for planner in PLANNERS)),
     )

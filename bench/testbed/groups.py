@@ -113,13 +113,14 @@ def remove_all() -> None:
     """Every device's groups with what runs in them, and the spinner's. May be repeated."""
     for node in nodes():
         kill_all(node)
-    spinner.stop(SPINNER)
-    if SPINNER.is_dir():
-        _remove(SPINNER)
     for root in filter(Path.is_dir, map(group, KINDS)):
         inside = [entry for entry in root.rglob("*") if entry.is_dir()]
         for folder in sorted([root, *inside], key=lambda entry: -len(entry.parts)):
             _remove(folder)
+    # Last: what had only just been started joins its group late, and leaves it once it sees that the others are gone.
+    spinner.stop(SPINNER)
+    if SPINNER.is_dir():
+        _remove(SPINNER)
 
 
 def _remove(folder: Path) -> None:

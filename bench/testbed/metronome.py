@@ -68,13 +68,23 @@ def beat(cpu: int, folder: Path, log: Path) -> None:
     os.sched_setaffinity(0, {cpu})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     sleep = time.sleep
+    made = _made(folder)
     with awake(), log.open("wb") as written:
-        while folder.exists():
+        # Another testbed may have one of the same name half a second later.
+        while made is not None and _made(folder) == made:
             for _ in range(SAMPLES_BETWEEN_LOOKS):
                 for _ in range(BEATS_BETWEEN_SAMPLES):
                     sleep(SECONDS)
                 written.write(SAMPLE.pack(time.monotonic(), sample()))
             written.flush()
+
+
+def _made(folder: Path) -> int | None:
+    """Which folder of that name it is; None where there is none."""
+    try:
+        return folder.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def sample() -> float:

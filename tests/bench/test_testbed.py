@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -226,6 +227,31 @@ def test_what_a_killed_run_left_is_removed(bed: EmulatedLan) -> None:
         killed.kill()
     bed.__enter__()
     assert groups.nodes() == ["fast", "hub", "slow"]
+
+
+def metronomes() -> set[str]:
+    """Process ids, once there is one for each processor. One that has ended and is not yet collected has no command line."""
+    found: set[str] = set()
+    deadline = time.monotonic() + 10.0
+    while len(found) != len(os.sched_getaffinity(0)):
+        assert time.monotonic() < deadline, f"{len(found)} metronomes"
+        time.sleep(0.05)
+        found = set()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if b"metronome.py" in path.read_bytes():
+                    found.add(path.parent.name)
+    return found
+
+
+def test_metronomes_end_with_their_testbed_though_another_follows_at_once(bed: EmulatedLan) -> None:
+    before = metronomes()
+    bed.__exit__(None, None, None)
+    bed.__enter__()
+    deadline = time.monotonic() + 10.0
+    while before & metronomes():
+        assert time.monotonic() < deadline, "those of before go on"
+        time.sleep(0.05)
 
 
 def test_by_hand_and_nothing_is_left(bed: EmulatedLan) -> None:
