@@ -16,7 +16,7 @@ from edgeswarm.config import AgentSettings, Folders, join_host_and_port
 from edgeswarm.discovery import FINGERPRINT_PREFIX_LENGTH, Advertiser
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
-from edgeswarm.wire.channel import secure_server
+from edgeswarm.wire.channel import check_address_is_free, secure_server
 from edgeswarm.wire.v1 import agent_pb2_grpc
 from edgeswarm.wire.version import PROTOCOL_VERSION
 
@@ -58,6 +58,7 @@ class Daemon:
         if worker_command is not None:
             worker = dataclasses.replace(worker, command=worker_command)
         address = join_host_and_port(settings.listen_address, settings.port)
+        check_address_is_free(address)  # before the sink, which needs the host and doesn't say what is wrong with it
         self._link_sink = LinkSink(self.identity, address=address)
         self._server, self.port = secure_server(
             self.identity, address=address, workers=CALL_THREADS, handlers=[self._link_sink.handler()]

@@ -19,6 +19,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.channel import require_role
+from edgeswarm.wire.fetch import PREPARE_SECONDS
 from edgeswarm.wire.link_probe import measure_link
 from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc, worker_pb2
 from edgeswarm.wire.version import PROTOCOL_VERSION
@@ -30,8 +31,7 @@ from .supervisor import WorkerProcess
 from .telemetry.hardware import Hardware
 from .telemetry.memory import read_memory
 
-# What a call waits for the worker where its caller set no deadline.
-PREPARE_SECONDS = 600.0
+# What a call waits for the worker at most, where its caller's deadline isn't sooner. For Prepare it is PREPARE_SECONDS.
 HALT_SECONDS = 10.0
 START_SECONDS = 10.0
 # Between two curves; one layer at one batch size is bounded by the request's `longest_seconds` and some repeats.

@@ -47,20 +47,16 @@ PROFILED_AGAIN = "again"
 # At the end of a name: the same plan once more, whose distance from the first run is the noise.
 RUN_AGAIN = ", again"
 _JOB = "from paper_models import make_job\n\njob = make_job({model!r}, {settings})\n"
+# Of a checkpoint, which would be an accident in a training that is measured: after so many rounds.
+NEVER = 10**6
 FIRST_ROUNDS = 2  # which begin with cold memory and unfilled buffers
 # Of a processor (bench/testbed/speed.py): beyond it a round says more of the machine's other tenants than of its plan.
 MOST_SLOWNESS = 1.1
 LEAST_QUIET_ROUNDS = 4
 # The first step of a training for which the devices' speed counts.
 _TIMED = (PROFILE_LAYERS, MEASURE_LINKS, PREPARE_WORKERS)
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Of a run whose rounds are to be counted: seconds that they shall take, and how many at least and at most.
 RUN_SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 45.0, 4, 14
-
-
-def boot_id() -> str:
-    """Another one after each start of a machine."""
-    return _BOOT_ID.read_text().strip()
 
 
 @dataclass(frozen=True)
@@ -262,8 +258,9 @@ def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) ->
 
     assert plan.predicted is not None
     told: dict[str, Any] = {"document": plan.to_json(), "predicted_seconds": plan.predicted.round_seconds}
+    options = replace(options, plan_path=plan_path, output=folder / "result", checkpoint_every=NEVER)
     try:
-        result = train_from_full_speed(cluster, replace(options, plan_path=plan_path, output=folder / "result"), listen)
+        result = train_from_full_speed(cluster, options, listen)
     except EdgeswarmError as error:
         return {**told, "error": f"{error.code.value}: {error.message}"}
     rounds = result.metrics["rounds"]

@@ -22,15 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edgeswarm.profile import (
-    DeviceDescription,
-    DeviceProfile,
-    LayerCosts,
-    ModelCosts,
-    Network,
-    PlanningInstance,
-    TrainingSettings,
-)
+from edgeswarm.model_costs import LayerCosts, ModelCosts
+from edgeswarm.profile import DeviceDescription, DeviceProfile, Network, PlanningInstance, TrainingSettings
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 EPOCH_IMAGES, EPOCH_BATCH, FIXED_IMAGES = 50_000, 32, 16

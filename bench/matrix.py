@@ -22,10 +22,10 @@ from bench.cell import Cell
 from bench.matrix_cell import SMALL, CellMeasurement
 from bench.matrix_ideal import ideal_table, read_nearness
 from bench.matrix_on_bed import Effort
-from bench.matrix_page import table_and_verdicts, write_page
+from bench.matrix_page import write_page
 from bench.matrix_report import peers_table, plans_table, read_cell
 from bench.matrix_resources import read_resources, resources_table
-from bench.pages import BENCHMARKS_PAGE, write_into
+from bench.pages import BENCHMARKS_PAGE, table_and_verdicts, write_into
 
 CELLS = (
     "C:100:mobilenet_v2",

@@ -7,8 +7,8 @@
 
 One JSON file a cell, written after each step and each run: what was broken off goes on where it was, with the same profiles,
 plans and settings, on a new bed. On a machine that was started since, it goes on at the repeat that was broken off, for ratios
-are taken within a repeat; on one with another processor it begins anew, and what there was is laid aside until a machine with
-that one's processor goes on with it. Devices have their short names in it.
+are taken within a repeat; on one with another processor it begins anew (bench/kept_document.py). Devices have their short
+names in it.
 
 It also holds what predictions are judged by (bench/predictions_report.py).
 """
@@ -16,17 +16,19 @@ It also holds what predictions are judged by (bench/predictions_report.py).
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.cell import RUN_AGAIN, Cell, boot_id
+from bench.cell import RUN_AGAIN, Cell
+from bench.kept_document import KeptDocument
 from bench.matrix_on_bed import Effort, OnBed
 from bench.matrix_report import OURS, SERVED
-from bench.measuring import keep, processor, say
+from bench.measuring import say
+from bench.origin import boot_id, origin
 from bench.peers.settings import PeerSettings
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
@@ -38,7 +40,6 @@ from edgeswarm.profile_json import instance_from_json
 from edgeswarm_coordinator.planner.planners import make_plan
 
 FORMAT = "edgeswarm-matrix/2"
-ASIDE = "aside"  # a folder beside the cells' files
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
 PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
 
@@ -54,21 +55,17 @@ class CellMeasurement:
         self.path = folder / f"{cell.name}.json"
         self._effort = effort
         self._environment = load_environment(cell.environment, mbps=cell.mbps)
-        self.document: dict[str, Any] = _read(self.path)
-        self._of_another_processor: dict[str, Any] = {}
-        if self.document and not self._is_complete() and self.document.get("processor") != processor():
-            self._of_another_processor = self.document
-            self.document = _read(self._aside(processor()))
-            goes_on = "goes on with what this one measured" if self.document else "begins anew"
-            say(f"{cell.name}: broken off on a machine with another processor, laid aside; {goes_on}")
-        self.document.setdefault("format", FORMAT)
-        self.document.setdefault("processor", processor())
-        self.document.setdefault("boot", boot_id())
-        self.document.setdefault("cell", cell.name)
-        self.document.setdefault("mini_batch", effort.mini_batch or MINI_BATCH[cell.model])
-        self.document.setdefault("device_classes", [f"{device.cores:g}" for device in self._environment.devices])
-        self.document.setdefault("profilings", [])
-        self.document.setdefault("runs", [])
+        new = {
+            "format": FORMAT,
+            "boot": boot_id(),
+            "cell": cell.name,
+            "mini_batch": effort.mini_batch or MINI_BATCH[cell.model],
+            "device_classes": [f"{device.cores:g}" for device in self._environment.devices],
+            "profilings": [],
+            "runs": [],
+        }
+        self._kept = KeptDocument(self.path, new=new, is_complete=self._is_complete)
+        self.document = self._kept.content
         if {"plans", "peers"} <= set(self.document):
             self._forget_half_repeats()
 
@@ -85,17 +82,20 @@ class CellMeasurement:
 
     def missing(self) -> list[tuple[int, str]]:
         """(repeat, method) still to run, in their order."""
-        done = {(run["repeat"], run["method"]) for run in self.document["runs"]}
-        plans = [name for name in self.document["plans"] if name != OURS]
+        return self._missing_of(self.document)
+
+    def _missing_of(self, document: Mapping[str, Any]) -> list[tuple[int, str]]:
+        done = {(run["repeat"], run["method"]) for run in document["runs"]}
+        plans = [name for name in document["plans"] if name != OURS]
         # The same setting once more in each repeat: its distance from the first is the noise. The peers run between the two,
         # for a machine's pace changes by the minute, and the noise is to be that of what is compared.
-        turns = [OURS, *self.document["peers"], OURS + RUN_AGAIN, *plans, SERVED]
+        turns = [OURS, *document["peers"], OURS + RUN_AGAIN, *plans, SERVED]
         return [
             (repeat, name) for repeat in range(self._effort.repeats) for name in turns if (repeat, name) not in done
         ]
 
     def run(self) -> None:
-        if self._is_complete():
+        if self._is_complete(self.document):
             return
         work = self.path.with_suffix(".work")
         shutil.rmtree(work, ignore_errors=True)
@@ -103,13 +103,14 @@ class CellMeasurement:
             on_bed = OnBed(self.cell, bed, cluster, effort=self._effort, mini_batch=self.document["mini_batch"])
             instance = self._profile(on_bed)
             if "plans" not in self.document:
-                self._keep(**plans_of(instance), when=time.strftime("%Y-%m-%d %H:%M:%S"))
+                self._kept.keep(**plans_of(instance), when=time.strftime("%Y-%m-%d %H:%M:%S"))
             if "peers" not in self.document:
                 say(f"{self.cell.name}: what the devices do alone")
                 speeds = self.document.get("alone") or self.alone_of_another_rate() or on_bed.alone()
-                self._keep(alone=speeds)
+                self._kept.keep(alone=speeds)
                 say(f"{self.cell.name}: the peers' best settings")
-                self._keep(peers={name: asdict(peer) for name, peer in on_bed.tuned_peers(speeds).items()})
+                peers = on_bed.tuned_peers(speeds)
+                self._kept.keep(peers={peer: asdict(settings) for peer, settings in peers.items()})
             for repeat, name in self.missing():
                 say(f"{self.cell.name}: {name}, repeat {repeat + 1} of {self._effort.repeats}")
                 method = name.removesuffix(RUN_AGAIN)
@@ -121,15 +122,15 @@ class CellMeasurement:
                     told = on_bed.train(Plan.from_json(self.document["plans"][method]))
                 else:
                     told = on_bed.run_peer(PeerSettings(**self.document["peers"][method]))
-                self.document["runs"].append({"method": name, "repeat": repeat, "boot": boot_id(), **told})
-                self._keep()
+                self.document["runs"].append({"method": name, "repeat": repeat, **origin(), **told})
+                self._kept.keep()
 
     def _planned_for(self) -> PlanningInstance:
         """What the plans were made of."""
         return instance_from_json(self.document["profilings"][0]["instance"])
 
-    def _is_complete(self) -> bool:
-        return {"plans", "peers"} <= set(self.document) and not self.missing()
+    def _is_complete(self, document: Mapping[str, Any]) -> bool:
+        return {"plans", "peers"} <= set(document) and not self._missing_of(document)
 
     def alone_of_another_rate(self) -> dict[str, Any] | None:
         """What the same devices did alone with the same model, where links were of another rate: they don't matter there."""
@@ -146,29 +147,8 @@ class CellMeasurement:
         if known := self.document["profilings"]:
             return on_bed.profile(known[0])[0]
         instance, told = on_bed.profile()
-        self._keep(profilings=[told])
+        self._kept.keep(profilings=[told])
         return instance
-
-    def _keep(self, **more: Any) -> None:
-        """Writes the document with what is new, whole or not at all."""
-        if other := self._of_another_processor:
-            aside = self._aside(other.get("processor", ""))
-            aside.parent.mkdir(exist_ok=True)
-            keep(aside, other)
-            self._of_another_processor = {}
-        self.document.update(more)
-        keep(self.path, self.document)
-
-    def _aside(self, its_processor: str) -> Path:
-        """What machines with that processor measured, while another one's is in the cell's file."""
-        name = re.sub(r"[^A-Za-z0-9]+", "-", its_processor).strip("-") or "unknown"
-        return self.path.parent / ASIDE / f"{self.cell.name}.{name}.json"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Nothing where there is no such file."""
-    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return document
 
 
 def plans_of(instance: PlanningInstance) -> dict[str, Any]:

@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bench.cell import Cell, profile_anew, profile_missing, train_from_full_speed, whole_stage, with_names, written_job
+from bench.cell import (
+    NEVER,
+    Cell,
+    profile_anew,
+    profile_missing,
+    train_from_full_speed,
+    whole_stage,
+    with_names,
+    written_job,
+)
 from bench.energy import Counter, joules_between, read_counters
 from bench.measuring import say
 from bench.peers.launch import PeerRun, run_peer
@@ -43,8 +52,8 @@ from edgeswarm_coordinator.plan_by_hand import with_node_ids
 LEAST_ROUNDS, SERVED_ROUNDS = 3, 4
 # Until the second look at the devices' speeds, or the first one where rounds are long; neither where that takes too long.
 SETTLING_ROUNDS = (12, 6)
-# Of a training that is long enough for other shares to pay; rounds of a checkpoint that would be an accident here.
-LONG_EPOCHS, NEVER = 50, 10**6
+# Of a training that is long enough for other shares to pay.
+LONG_EPOCHS = 50
 _LIMIT_SECONDS = 900.0
 
 
@@ -233,6 +242,7 @@ class OnBed:
             self._cell.model,
             mini_batch=self._mini_batch,
             rates=rates,
+            cores=self._cores,
             channels_last=bool(by_device[best]["channels_last"]),
             folder=self._run_folder(),
         )
@@ -270,8 +280,10 @@ class OnBed:
             "slowness": [slowness(SPEED_LOGS, end - sum(done.round_seconds), end)] * rounds,
             "joules": done.joules,
             "devices": {
-                name: {"peak_bytes": peak, "cpu_seconds": cpu / rounds}
-                for name, peak, cpu in zip(settings.devices, done.peak_bytes, done.cpu_seconds, strict=True)
+                name: {"own_peak_bytes": peak, "cpu_seconds": cpu / rounds, "sent_bytes": sent / rounds}
+                for name, peak, cpu, sent in zip(
+                    settings.devices, done.peak_bytes, done.cpu_seconds, done.sent_bytes, strict=True
+                )
             },
         }
 

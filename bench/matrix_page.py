@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.matrix_report import OURS, CellResult
 from bench.measuring import Report
-from bench.pages import markdown_table
+from bench.pages import table_and_verdicts
 
 PAGE, PLOT = "matrix.md", "matrix.png"
 _WIDTH_INCHES, _HEIGHT_INCHES = 2.2, 4.0
@@ -20,12 +20,6 @@ def write_page(cells: Sequence[CellResult], tables: Sequence[Report], folder: Pa
     sections = [_section(table) for table in tables]
     (folder / PAGE).write_text("\n\n".join(["# edgeswarm beside its peers", f"![rates]({PLOT})", *sections]) + "\n")
     return folder / PAGE
-
-
-def table_and_verdicts(table: Report) -> str:
-    """What stands below a heading, without how it was measured."""
-    verdicts = [f"- {'holds' if holds else '**does not hold**'}: {what}" for what, holds in table.verdicts]
-    return "\n\n".join([markdown_table(table.columns, table.rows), "\n".join(verdicts)]).rstrip()
 
 
 def _section(table: Report) -> str:

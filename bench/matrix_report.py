@@ -1,12 +1,13 @@
 """From the cells' documents to what they say: rates, ratios beside the noise, the table. Pure.
 
 A method's rate in a repeat is that of its median round. Ratios are taken within a repeat, since its runs are neighbours in time,
-and their median over the repeats counts. The noise is the same setting against itself, likewise: the largest of the repeats.
-A ratio that is no further from 1 than that reads `equal`.
+and their median over the repeats counts. What it must exceed, or it reads `equal`, is the larger of two: the same setting against
+itself in the worst repeat, and how far the ratio of a single repeat is from that median. Both as factors, so that it doesn't
+matter which method is divided by which: a ratio one of whose repeats is at 1 or beyond is `equal`.
 
 A machine that is shared changes its pace between two runs, which the testbed writes down. So there are two estimates of each
-ratio, of the rates as they were measured, and of those at one pace (rate x slowness); in each cell the one counts that is the
-less noisy of the two by the same setting against itself. The other one stands beside it.
+ratio: of rates at one pace (rate x slowness), and of those as measured. The first one counts in every cell all of whose runs
+tell their slowness. That is a rule, and nobody looks for it at what is compared. The other one stands beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 
 from bench.bad_plan import BAD_PLAN
 from bench.cell import RUN_AGAIN
-from bench.measuring import Report
+from bench.measuring import Report, Spread
+from bench.origin import remark, remarks
 
 OURS = "edgeswarm"
 SERVED = "edgeswarm, first epoch served"
@@ -27,18 +29,60 @@ AT_ONE_PACE, AS_MEASURED = "at one pace", "as measured"
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """One way to tell how fast methods are. rates: by method and repeat, samples per second; methods that failed have none."""
+
+    rates: dict[str, dict[int, float]]
+
+    @property
+    def noise(self) -> float | None:
+        """Of the same setting against itself, 0.02 for 2 %; None while it was not run twice in a repeat."""
+        return max(map(_apart, self._ratios(OURS, OURS + RUN_AGAIN)), default=None)
+
+    def speed_up(self, other: str, *, of: str = OURS) -> Spread | None:
+        """Ours, or that of one of our own methods, by the other's rate, over the repeats that both have; None for no such."""
+        found = self._ratios(of, other)
+        return Spread.of(found) if found else None
+
+    def must_exceed(self, ratio: Spread) -> float:
+        """How far from 1 a ratio may be that still says nothing: the noise, or by how much one of its repeats is off."""
+        return max(self.noise or 0.0, *(_apart(extreme / ratio.median) for extreme in (ratio.least, ratio.most)))
+
+    def is_equal(self, ratio: Spread) -> bool:
+        return _apart(ratio.median) <= self.must_exceed(ratio)
+
+    def shown(self, ratio: Spread | None) -> str:
+        """`1.31 (1.25 to 1.40)`, or `equal (1.02, 0.97 to 1.05)`; nothing for None."""
+        if ratio is None:
+            return ""
+        if not self.is_equal(ratio):
+            return ratio.shown()
+        repeats = f", {ratio.least:.2f} to {ratio.most:.2f}" if ratio.count > 1 else ""
+        return f"equal ({ratio.median:.2f}{repeats})"
+
+    def _ratios(self, above: str, below: str) -> list[float]:
+        ours, theirs = self.rates.get(above, {}), self.rates.get(below, {})
+        return [ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs]
+
+
+def _apart(ratio: float) -> float:
+    """How far from 1: 0.25 for 1.25 and for 0.8."""
+    return max(ratio, 1 / ratio) - 1
+
+
+@dataclass(frozen=True)
 class CellResult:
     """What one cell's document says.
 
-    rates: by method and repeat, samples per second of the median round; methods that failed have none. paced: likewise, as if the
-    machine had been at its best pace, where its slowness is known. problems: by method, why.
-    worst_rounds: by method, its slowest round by its median one. ideal: samples per second, what the devices do alone in all.
-    ideal_beside: likewise, each measured while the others compute, since they share a machine here.
+    measured: with rates of the median round, as they were. paced: likewise, as if the machine had been at its best pace, where
+    its slowness is known. problems: by method, why. worst_rounds: by method, its slowest round by its median one.
+    ideal: samples per second, what the devices do alone in all. ideal_beside: likewise, each measured while the others compute,
+    since they share a machine here. remark: on what made its runs.
     """
 
     cell: str
-    rates: dict[str, dict[int, float]]
-    paced: dict[str, dict[int, float]]
+    measured: Estimate
+    paced: Estimate
     problems: dict[str, str]
     worst_rounds: dict[str, float]
     ideal: float
@@ -46,71 +90,33 @@ class CellResult:
     peers: tuple[str, ...]
     plans: tuple[str, ...]
     same_plan_as: dict[str, str]
+    remark: str
 
     @property
     def is_at_one_pace(self) -> bool:
-        """Whether ratios are those of rates at one pace, which are the less noisy ones."""
-        at_one_pace, measured = _noise(self.paced), _noise(self.rates)
-        return at_one_pace is not None and measured is not None and at_one_pace < measured
+        """Whether ratios are those of rates at one pace: where all runs tell their slowness."""
+        with_slowness = {method: set(found) for method, found in self.paced.rates.items()}
+        return with_slowness == {method: set(found) for method, found in self.measured.rates.items()}
 
     @property
-    def noise(self) -> float | None:
-        """Of the same setting against itself, 0.02 for 2 %; None while it was not run twice in a repeat."""
-        return _noise(self._counted)
+    def counting(self) -> Estimate:
+        return self.paced if self.is_at_one_pace else self.measured
 
     @property
-    def other_noise(self) -> float | None:
-        """That of the estimate that doesn't count."""
-        return _noise(self._other)
-
-    @property
-    def _counted(self) -> dict[str, dict[int, float]]:
-        return self.paced if self.is_at_one_pace else self.rates
-
-    @property
-    def _other(self) -> dict[str, dict[int, float]]:
-        return self.rates if self.is_at_one_pace else self.paced
+    def other(self) -> Estimate:
+        """The estimate that doesn't count."""
+        return self.measured if self.is_at_one_pace else self.paced
 
     def rate(self, method: str) -> float | None:
-        """Median over the repeats."""
-        found = list(self.rates.get(method, {}).values())
-        return statistics.median(found) if found else None
-
-    def speed_up(self, other: str, *, of: str = OURS) -> float | None:
-        """Ours, or that of one of our own methods, by the other's rate."""
-        if other == of:
-            return 1.0
-        found = _ratios(self._counted, of, other)
-        return statistics.median(found) if found else None
-
-    def other_speed_up(self, other: str, *, of: str = OURS) -> float | None:
-        """By the estimate that doesn't count; None where there is none."""
-        found = _ratios(self._other, of, other)
+        """As measured: median over the repeats."""
+        found = list(self.measured.rates.get(method, {}).values())
         return statistics.median(found) if found else None
 
     @property
     def best_peer(self) -> str | None:
         """The peer against which we do worst."""
-        found = {peer: ratio for peer in self.peers if (ratio := self.speed_up(peer)) is not None}
+        found = {peer: ratio.median for peer in self.peers if (ratio := self.counting.speed_up(peer)) is not None}
         return min(found, key=lambda peer: found[peer]) if found else None
-
-    def shown(self, ratio: float | None) -> str:
-        """`1.31`, or `equal` within the noise."""
-        if ratio is None:
-            return ""
-        if self.noise is not None and abs(ratio - 1) <= self.noise:
-            return f"equal ({ratio:.2f})"
-        return f"{ratio:.2f}"
-
-
-def _noise(rates: dict[str, dict[int, float]]) -> float | None:
-    return max((abs(ratio - 1) for ratio in _ratios(rates, OURS, OURS + RUN_AGAIN)), default=None)
-
-
-def _ratios(rates: dict[str, dict[int, float]], above: str, below: str) -> list[float]:
-    """Of the repeats that both have."""
-    ours, theirs = rates.get(above, {}), rates.get(below, {})
-    return [ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs]
 
 
 def read_cell(document: dict[str, Any]) -> CellResult:
@@ -131,8 +137,8 @@ def read_cell(document: dict[str, Any]) -> CellResult:
         worst.setdefault(run["method"], []).append(max(run["round_seconds"]) / median)
     return CellResult(
         cell=document["cell"],
-        rates=rates,
-        paced=paced,
+        measured=Estimate(rates),
+        paced=Estimate(paced),
         problems=problems,
         worst_rounds={method: max(found) for method, found in worst.items()},
         ideal=sum(document["alone"][kind]["samples_per_second"] for kind in document["device_classes"]),
@@ -140,6 +146,7 @@ def read_cell(document: dict[str, Any]) -> CellResult:
         peers=tuple(document["peers"]),
         plans=tuple(name for name in document["plans"] if name != BAD_PLAN),
         same_plan_as=document["same_plan_as"],
+        remark=remark(document["runs"]),
     )
 
 
@@ -149,11 +156,12 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
     report = Report(
         title="edgeswarm and its peers",
         how=(
-            "Samples per second of the median round, and edgeswarm's by each peer's: medians over interleaved repeats. Ideal: "
-            "the sum of what the devices do alone; at once: each measured while the others compute, since devices on one machine "
-            "take of each other's caches. Noise: the same setting against itself. `equal`: within the noise. By: whether ratios "
-            "are of rates as measured or at one pace, each times the machine's slowness meanwhile; that which is the less noisy. "
-            "Otherwise: the best peer by the other one, and its noise."
+            "Samples per second of the median round, and edgeswarm's by each peer's: medians over interleaved repeats (least to "
+            "most). Ideal: the sum of what the devices do alone; at once: each measured while the others compute, since devices "
+            "on one machine take of each other's caches. Noise: the same setting against itself, in the worst repeat. `equal`: "
+            "the median is no further from 1 than that noise, or than one of the ratio's own repeats is from the median. By: "
+            "ratios are of rates at one pace, each times the machine's slowness meanwhile, in every cell whose runs all tell it, "
+            "whatever comes out; else as measured. Otherwise: the best peer by the other one, and the noise of that."
         ),
         columns=(
             *("cell", "samples/s", "of the ideal", "of the ideal at once", "noise", "worst round"),
@@ -168,12 +176,16 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
             report.rows.append((cell.cell, cell.problems.get(OURS, "not yet"), *[""] * (len(report.columns) - 2)))
             continue
         report.rows.append(_beside_peers(cell, OURS, peers))
-        if SERVED in cell.rates:
+        if SERVED in cell.measured.rates:
             report.rows.append(_beside_peers(cell, SERVED, peers))
         best = cell.best_peer
-        if best is not None and (ratio := cell.speed_up(best)) is not None:
-            report.expect(f"{cell.cell}: {ratio:.2f} times {best}", ratio > 1 + (cell.noise or 0.0))
-        report.data[cell.cell] = {"samples_per_second": ours, "of_ideal": ours / cell.ideal, "noise": cell.noise}
+        if best is not None and (ratio := cell.counting.speed_up(best)) is not None:
+            noise = cell.counting.must_exceed(ratio)
+            is_faster = ratio.median > 1 and not cell.counting.is_equal(ratio)
+            report.expect(f"{cell.cell}: {ratio.shown()} times {best}, beside a noise of {noise:.0%}", is_faster)
+        noise_of_itself = cell.counting.noise
+        report.data[cell.cell] = {"samples_per_second": ours, "of_ideal": ours / cell.ideal, "noise": noise_of_itself}
+    report.remarks += remarks({cell.cell: cell.remark for cell in cells})
     return report
 
 
@@ -181,21 +193,20 @@ def _beside_peers(cell: CellResult, method: str, peers: Sequence[str]) -> tuple[
     """A row for one of our own methods. Peers that failed say why."""
     rate = cell.rate(method)
     assert rate is not None
-    ratios = {peer: cell.speed_up(peer, of=method) for peer in peers}
-    otherwise = None if cell.best_peer is None else cell.other_speed_up(cell.best_peer, of=method)
+    ratios = {peer: cell.counting.speed_up(peer, of=method) for peer in peers}
+    noise = cell.counting.noise
+    otherwise = None if cell.best_peer is None else cell.other.speed_up(cell.best_peer, of=method)
     return (
         cell.cell if method == OURS else method.replace(OURS, cell.cell),
         *(f"{rate:.1f}", f"{rate / cell.ideal:.2f}", f"{rate / cell.ideal_beside:.2f}"),
-        *("" if cell.noise is None else f"{cell.noise:.0%}", f"{cell.worst_rounds[method]:.2f}"),
-        *(cell.problems.get(peer, "") if ratio is None else cell.shown(ratio) for peer, ratio in ratios.items()),
+        *("" if noise is None else f"{noise:.0%}", f"{cell.worst_rounds[method]:.2f}"),
+        *(
+            cell.problems.get(peer, "") if found is None else cell.counting.shown(found)
+            for peer, found in ratios.items()
+        ),
         AT_ONE_PACE if cell.is_at_one_pace else AS_MEASURED,
-        "" if otherwise is None else _with_noise(otherwise, cell.other_noise),
+        "" if otherwise is None else f"{otherwise.shown()}, noise {cell.other.must_exceed(otherwise):.0%}",
     )
-
-
-def _with_noise(ratio: float, noise: float | None) -> str:
-    """`1.18, noise 6%`."""
-    return f"{ratio:.2f}" if noise is None else f"{ratio:.2f}, noise {noise:.0%}"
 
 
 def plans_table(cells: Sequence[CellResult]) -> Report:
@@ -204,26 +215,33 @@ def plans_table(cells: Sequence[CellResult]) -> Report:
     planners = [name for name in planners if name != OURS]
     report = Report(
         title="Plans of other planners on the same runtime",
-        how="The speed of edgeswarm's plan by that of each planner's. `same`: the planner gave the same plan.",
+        how=(
+            "The speed of edgeswarm's plan by that of each planner's: medians over repeats (least to most), `equal` as beside "
+            "the peers. `same`: the planner gave the same plan. Not slower: faster, or equal. Shares of edgeswarm's plan move "
+            "while it trains, as in any long training; those of the others don't. The mean is of the medians, equal or not."
+        ),
         columns=("cell", *planners),
     )
-    ratios: dict[str, list[float]] = {}
+    medians: dict[str, list[float]] = {}
     for cell in cells:
         shown = []
         for planner in planners:
             trained = cell.same_plan_as.get(planner, planner)
-            ratio = cell.speed_up(trained)
+            ratio = cell.counting.speed_up(trained)
+            what = f"{cell.cell}: not slower than {planner}'s plan"
             if trained == OURS:
                 shown.append("same")
+                medians.setdefault(planner, []).append(1.0)
+                report.expect(f"{what}, which is the same", True)
             elif ratio is None:
                 shown.append(cell.problems.get(trained, ""))
             else:
-                shown.append(cell.shown(ratio))
-            if ratio is not None:
-                ratios.setdefault(planner, []).append(ratio)
-                report.expect(f"{cell.cell}: not slower than {planner}'s plan", ratio >= 1 - (cell.noise or 0.0))
+                shown.append(cell.counting.shown(ratio))
+                medians.setdefault(planner, []).append(ratio.median)
+                is_equal = cell.counting.is_equal(ratio)
+                report.expect(f"{what}{', within the noise' if is_equal else ''}", is_equal or ratio.median > 1)
         report.rows.append((cell.cell, *shown))
-    means = {planner: math.exp(statistics.fmean(map(math.log, found))) for planner, found in ratios.items()}
+    means = {planner: math.exp(statistics.fmean(map(math.log, found))) for planner, found in medians.items()}
     report.rows.append(("geometric mean", *(f"{means[name]:.2f}" if name in means else "" for name in planners)))
     report.data = {"geometric_mean": means}
     return report

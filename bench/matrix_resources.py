@@ -29,8 +29,9 @@ class Resources:
     predicted_seconds, measured_seconds: of a round; the latter a median over all its rounds. planned_bytes, sent_bytes: by all
     devices in a round. outside: by device, which part of its CPU seconds was not the model's own operations.
     outside_seconds_per_sample: CPU seconds of all devices. peak_bytes, predicted_bytes: by device. peer_cpu_seconds_per_sample:
-    by peer, all its CPU seconds; our_cpu_seconds_per_sample: ours, all. joules_per_sample: of the machine, by method (ours and
-    the peers), where it has a sensor.
+    by peer, all its CPU seconds; our_cpu_seconds_per_sample: ours, all. peer_sent_bytes: by peer, of all its devices in a round,
+    headers and all; peer_peak_bytes: of the device that held most; neither where it was not told. joules_per_sample: of the
+    machine, by method (ours and the peers), where it has a sensor.
     """
 
     cell: str
@@ -42,6 +43,8 @@ class Resources:
     outside_seconds_per_sample: float
     our_cpu_seconds_per_sample: float
     peer_cpu_seconds_per_sample: Mapping[str, float]
+    peer_sent_bytes: Mapping[str, float]
+    peer_peak_bytes: Mapping[str, int]
     peak_bytes: Mapping[str, int]
     predicted_bytes: Mapping[str, int]
     joules_per_sample: Mapping[str, float]
@@ -68,6 +71,8 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
     cpu = {device: mean(device, "cpu_seconds") for device in plan.devices}
     outside = {device: cpu[device] - mean(device, "model_cpu_seconds") for device in plan.devices}
     peers: dict[str, list[float]] = {}
+    sent: dict[str, list[float]] = {}
+    peaks: dict[str, list[int]] = {}
     joules: dict[str, list[float]] = {}
     for run in document["runs"]:
         if run["method"] in (OURS, *document["peers"]) and run.get("joules") is not None:
@@ -75,8 +80,13 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
             joules.setdefault(run["method"], []).append(of_sample)
     for run in document["runs"]:
         if run["method"] in document["peers"] and "round_seconds" in run:
-            used = sum(device["cpu_seconds"] for device in run["devices"].values())
+            devices = list(run["devices"].values())
+            used = sum(device["cpu_seconds"] for device in devices)
             peers.setdefault(run["method"], []).append(used / mini_batch)
+            # Earlier runs have `peak_bytes` here, which began at the peak of the command that started them, and no bytes.
+            if all("own_peak_bytes" in device for device in devices):
+                sent.setdefault(run["method"], []).append(sum(device["sent_bytes"] for device in devices))
+                peaks.setdefault(run["method"], []).append(max(device["own_peak_bytes"] for device in devices))
     return Resources(
         cell=document["cell"],
         predicted_seconds=plan.predicted.round_seconds,
@@ -87,6 +97,8 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
         outside_seconds_per_sample=sum(outside.values()) / mini_batch,
         our_cpu_seconds_per_sample=sum(cpu.values()) / mini_batch,
         peer_cpu_seconds_per_sample={peer: statistics.median(found) for peer, found in peers.items()},
+        peer_sent_bytes={peer: statistics.median(found) for peer, found in sent.items()},
+        peer_peak_bytes={peer: max(found) for peer, found in peaks.items()},
         peak_bytes={device: max(run["devices"][device]["peak_bytes"] for run in runs) for device in plan.devices},
         predicted_bytes=dict(plan.predicted.memory_bytes),
         joules_per_sample={method: statistics.median(found) for method, found in joules.items()},
@@ -100,9 +112,10 @@ def resources_table(found: Sequence[Resources]) -> Report:
         how=(
             "Of edgeswarm's own plan. Bytes: sent by all devices in a round, beside what the plan says must move. Outside of "
             "the model: CPU seconds of a worker that are not its layers' and its optimizer's, as a part of all, and CPU "
-            "milliseconds a sample over all devices. CPU: milliseconds a sample over all devices, in brackets the peers'. "
-            "Memory: the largest peak, and how the prediction stood to each device's peak. Joules: of "
-            "the whole machine, a sample, where it has a sensor."
+            "milliseconds a sample over all devices. CPU: milliseconds a sample over all devices. Memory: the largest peak, and "
+            "how the prediction stood to each device's peak. In brackets the peers' bytes, which are all that left their "
+            "devices, headers among them, CPU and peaks; nothing where that was not told. Joules: of the whole machine, a "
+            "sample, where it has a sensor."
         ),
         columns=(
             *("cell", "predicted", "measured", "error", "MB sent", "beside the plan", "outside of the model"),
@@ -113,14 +126,14 @@ def resources_table(found: Sequence[Resources]) -> Report:
         error = cell.predicted_seconds / cell.measured_seconds - 1
         memory = [cell.predicted_bytes[device] / peak - 1 for device, peak in cell.peak_bytes.items()]
         worst = _worst_of_classes(cell.outside)
-        peers = ", ".join(f"{peer} {1e3 * used:.1f}" for peer, used in cell.peer_cpu_seconds_per_sample.items())
         report.rows.append((
             *(cell.cell, f"{cell.predicted_seconds:.2f} s", f"{cell.measured_seconds:.2f} s", f"{error:+.1%}"),
-            *(f"{cell.sent_bytes / 1e6:.1f}", f"{cell.bytes_off:+.2%}"),
+            f"{cell.sent_bytes / 1e6:.1f}{_in_brackets(cell.peer_sent_bytes, 1e-6, digits=1)}",
+            f"{cell.bytes_off:+.2%}",
             ", ".join(f"{kind} {part:.0%}" for kind, part in worst.items()),
             f"{1e3 * cell.outside_seconds_per_sample:.2f}",
-            f"{1e3 * cell.our_cpu_seconds_per_sample:.1f}" + (f" ({peers})" if peers else ""),
-            f"{max(cell.peak_bytes.values()) / 2**20:.0f} MiB",
+            f"{1e3 * cell.our_cpu_seconds_per_sample:.1f}{_in_brackets(cell.peer_cpu_seconds_per_sample, 1e3, digits=1)}",
+            f"{max(cell.peak_bytes.values()) / 2**20:.0f} MiB{_in_brackets(cell.peer_peak_bytes, 2**-20, digits=0)}",
             f"{min(memory):+.0%} to {max(memory):+.0%}",
             ", ".join(f"{method} {used:.2f}" for method, used in cell.joules_per_sample.items()),
         ))  # fmt: skip
@@ -135,6 +148,12 @@ def resources_table(found: Sequence[Resources]) -> Report:
             )
         report.data[cell.cell] = {"error": error, "bytes_off": cell.bytes_off, "outside": dict(cell.outside)}
     return report
+
+
+def _in_brackets(of_peers: Mapping[str, float], unit: float, *, digits: int) -> str:
+    """` (single device 4.4, 1F1B 5.2)` behind what is ours; nothing where nothing is known. unit: what each is multiplied by."""
+    told = ", ".join(f"{peer} {unit * value:.{digits}f}" for peer, value in of_peers.items())
+    return f" ({told})" if told else ""
 
 
 def _worst_of_classes(outside: Mapping[str, float]) -> dict[str, float]:

@@ -22,7 +22,6 @@ from bench.cell import (
     FIRST_ROUNDS,
     RUN_AGAIN,
     Cell,
-    boot_id,
     measured_seconds,
     profile_anew,
     rounds_of_a_run,
@@ -30,6 +29,7 @@ from bench.cell import (
     written_job,
 )
 from bench.measuring import Report, keep, say
+from bench.origin import boot_id
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment

@@ -56,7 +56,8 @@ def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[f
 class Report:
     """One measurement's result: a table for a person, a document for a program.
 
-    how: what was measured and in which way, in sentences. rows: cells as text. data: the same in numbers.
+    how: what was measured and in which way, in sentences. rows: cells as text. data: the same in numbers. remarks: what is to
+    be known of some of them.
     """
 
     title: str
@@ -65,6 +66,7 @@ class Report:
     rows: list[Sequence[str]] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
     verdicts: list[tuple[str, bool]] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     def expect(self, what: str, holds: bool) -> None:
         """Something that must hold, told below the table."""
@@ -78,6 +80,7 @@ class Report:
             "machine": machine(),
             "results": self.data,
             "expectations": [{"what": what, "holds": holds} for what, holds in self.verdicts],
+            "remarks": self.remarks,
         }
 
     def show(self, *, as_json: bool) -> int:
@@ -96,6 +99,8 @@ class Report:
             console.print(", ".join(f"{name}: {value}" for name, value in machine().items()), highlight=False)
             for what, holds in self.verdicts:
                 console.print(f"{'holds' if holds else 'DOES NOT HOLD'}: {what}", highlight=False)
+            for remark in self.remarks:
+                console.print(f"remark: {remark}", highlight=False)
         return 0 if all(holds for _, holds in self.verdicts) else 1
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.measuring import Report
+
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 PLANNERS_PAGE, BENCHMARKS_PAGE = _DOCS / "planners.md", _DOCS / "benchmarks.md"
 
@@ -18,6 +20,13 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     """A table whose first column is text, the others numbers."""
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def table_and_verdicts(report: Report) -> str:
+    """What stands below a heading, without how it was measured."""
+    verdicts = [f"- {'holds' if holds else '**does not hold**'}: {what}" for what, holds in report.verdicts]
+    below = [*verdicts, *(f"- remark: {remark}" for remark in report.remarks)]
+    return "\n\n".join([markdown_table(report.columns, report.rows), "\n".join(below)]).rstrip()
 
 
 def put_into(page: str, name: str, table: str) -> str:

@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.bad_plan import BAD_PLAN, even_cuts
-from bench.cell import Cell, boot_id, profile_anew, profile_missing, rounds_of_a_run, run, written_job
+from bench.cell import Cell, profile_anew, profile_missing, rounds_of_a_run, run, written_job
 from bench.measuring import keep, say
+from bench.origin import boot_id
 from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
 from bench.predictions_report import report
 from bench.testbed.bed import EmulatedLan

@@ -17,12 +17,11 @@ from __future__ import annotations
 import math
 import random
 
+from edgeswarm.model_costs import LayerCosts, ModelCosts
 from edgeswarm.profile import (
     DataSource,
     DeviceDescription,
     DeviceProfile,
-    LayerCosts,
-    ModelCosts,
     Network,
     Overheads,
     PlanningInstance,

@@ -45,6 +45,7 @@ def instance_again(then: PlanningInstance, prepared: PreparedModel, *, profiles:
         wire_dtype=prepared.wire_dtype,
         served=prepared.served,
         met_rows=prepared.met_rows,
+        loss_bytes=prepared.loss_bytes,
     )
     devices = [
         Device(

@@ -31,17 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.measuring import Report, arguments
+from edgeswarm.model_costs import LayerCosts, ModelCosts
 from edgeswarm.plan import Plan, Stage
-from edgeswarm.profile import (
-    DeviceDescription,
-    DeviceProfile,
-    LayerCosts,
-    ModelCosts,
-    Network,
-    Overheads,
-    PlanningInstance,
-    TrainingSettings,
-)
+from edgeswarm.profile import DeviceDescription, DeviceProfile, Network, Overheads, PlanningInstance, TrainingSettings
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "sailor"

@@ -6,7 +6,8 @@
     1 nano, 2, 4, 6, 8   -->   profile once   -->   plans   -->   [edgeswarm | data-parallel | pipeline] x repeats
 
 A round has MICRO_BATCHES micro-batches, with each device more each of them has 32 samples more. One JSON file a model, written
-after each run; what was broken off goes on where it was. Needs root and nothing else at work on the machine.
+after each run; what was broken off goes on where it was, on a machine with the same processor (bench/kept_document.py). Needs
+root and nothing else at work on the machine.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from typing import Any
 
 from bench.cell import FIRST_ROUNDS, measured_seconds, paced_seconds, profile_in_turn, run, written_job
 from bench.jobs.paper_models import PAPER_MODELS
-from bench.measuring import Report, Spread, folder_arguments, keep, say
-from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
+from bench.kept_document import KeptDocument, in_file_names
+from bench.measuring import Report, Spread, folder_arguments, processor, say
+from bench.origin import origin, remark, remarks
+from bench.pages import BENCHMARKS_PAGE, table_and_verdicts, write_into
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import EmulatedDevice, Environment
@@ -48,14 +51,15 @@ def nanos(count: int) -> Environment:
 
 def measure(model: str, folder: Path, *, repeats: int) -> None:
     """Fills the model's file; needs a testbed only where a run is missing."""
-    path = folder / f"{model}.json"
-    document: dict[str, Any] = (
-        json.loads(path.read_text()) if path.exists() else {"format": FORMAT, "model": model, "runs": []}
+    kept = KeptDocument(
+        folder / f"{model}.json",
+        new={"format": FORMAT, "model": model, "runs": []},
+        is_complete=lambda document: not any(missing(document, count, repeats=repeats) for count in COUNTS),
     )
     for count in COUNTS:
-        wanted = missing(document, count, repeats=repeats)
+        wanted = missing(kept.content, count, repeats=repeats)
         if wanted:
-            _measure_count(document, count, wanted, path)
+            _measure_count(kept, count, wanted)
 
 
 def missing(document: Mapping[str, Any], count: int, *, repeats: int) -> list[tuple[int, str]]:
@@ -65,11 +69,12 @@ def missing(document: Mapping[str, Any], count: int, *, repeats: int) -> list[tu
     return [(repeat, name) for repeat in range(repeats) for name in planners if (repeat, name) not in done]
 
 
-def _measure_count(document: dict[str, Any], count: int, wanted: Sequence[tuple[int, str]], path: Path) -> None:
+def _measure_count(kept: KeptDocument, count: int, wanted: Sequence[tuple[int, str]]) -> None:
+    document = kept.content
     model = document["model"]
-    folder = path.with_suffix(f".{count}.work")
+    folder = kept.path.with_suffix(f".{count}.work")
     shutil.rmtree(folder, ignore_errors=True)
-    known = path.with_suffix(".profiles.json")
+    known = kept.path.with_suffix(f".{in_file_names(processor())}.profiles.json")
     with EmulatedLan(nanos(count)) as bed, BedCluster(bed, folder=folder) as cluster:
         batch_size = count * SAMPLES_PER_DEVICE * MICRO_BATCHES
         job = written_job(folder / f"job-{count}", model, rounds=FIRST_ROUNDS + ROUNDS, batch_size=batch_size)
@@ -91,9 +96,9 @@ def _measure_count(document: dict[str, Any], count: int, wanted: Sequence[tuple[
             except EdgeswarmError as error:
                 told = {"error": f"{error.code.value}: {error.message}"}
             document["runs"].append({
-                "devices": count, "planner": planner, "repeat": repeat, "samples": batch_size, **told
+                "devices": count, "planner": planner, "repeat": repeat, "samples": batch_size, **origin(), **told
             })  # fmt: skip
-            keep(path, document)
+            kept.keep()
 
 
 @dataclass(frozen=True)
@@ -103,10 +108,13 @@ class Rate:
     paced: Spread
     measured: Spread
 
-    def beside(self, alone: Rate | None) -> str:
-        """`97.7 (93.1 to 102.4), x 3.82`: at one pace, and by that of one device."""
-        times = f", x {self.paced.median / alone.paced.median:.2f}" if alone is not None else ""
-        return f"{self.paced.shown(1)}{times}"
+    def beside(self, alone: Rate | None) -> tuple[str, str]:
+        """`97.7 (93.1 to 102.4), x 3.82`, at one pace and as measured: each with how many times that of one device it is."""
+        if alone is None:
+            return self.paced.shown(1), self.measured.shown(1)
+        both = (self.paced, alone.paced), (self.measured, alone.measured)
+        paced, measured = (f"{mine.shown(1)}, x {mine.median / its.median:.2f}" for mine, its in both)
+        return paced, measured
 
     def to_json(self) -> dict[str, Any]:
         return {"at one pace": self.paced.to_json(), "as measured": self.measured.to_json()}
@@ -132,7 +140,7 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
         title="Throughput against the number of devices",
         how=(
             f"Nanos of {CORES} core at {MBPS:.0f} Mbit/s; samples per second, medians over repeats (least to most), had the "
-            "machine been at its best pace in all rounds, and by those of one device; behind them as they were measured. "
+            "machine been at its best pace in all rounds, and by those of one device; behind them both as they were measured. "
             f"A round has {MICRO_BATCHES} micro-batches of {SAMPLES_PER_DEVICE} samples for each device."
         ),
         columns=("model", "devices", *PLANNERS, *(f"{planner}, as measured" for planner in PLANNERS)),
@@ -144,13 +152,14 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
         for count in sorted({count for count, _ in found}):
             # On one device all plans are the same.
             row = [found.get((count, planner if count > 1 else PLANNERS[0]), "") for planner in PLANNERS]
-            at_one_pace = (rate.beside(one_device) if isinstance(rate, Rate) else rate for rate in row)
-            measured = (rate.measured.shown(1) if isinstance(rate, Rate) else rate for rate in row)
+            shown = [rate.beside(one_device) if isinstance(rate, Rate) else (rate, rate) for rate in row]
+            at_one_pace, measured = zip(*shown, strict=True)
             table.rows.append((document["model"], str(count), *at_one_pace, *measured))
         table.data[document["model"]] = {
             f"{count} {planner}": rate.to_json() if isinstance(rate, Rate) else rate
             for (count, planner), rate in found.items()
         }
+    table.remarks += remarks({document["model"]: remark(document["runs"]) for document in documents})
     return table
 
 
@@ -167,7 +176,7 @@ def main() -> int:
     documents = [json.loads(path.read_text()) for path in paths if path.exists()]
     table = report(documents)
     if given.write:
-        write_into(BENCHMARKS_PAGE, "scaling", markdown_table(table.columns, table.rows))
+        write_into(BENCHMARKS_PAGE, "scaling", table_and_verdicts(table))
     return table.show(as_json=given.json)
 
 

@@ -5,7 +5,8 @@
 
 Environment C at 100 Mbit/s, in turns; profiles are there already, as they are the second time that somebody trains a model. Each
 repeat has a seed of its own, for all methods: epochs to an accuracy are a matter of luck. An epoch is whole mini-batches. One
-JSON file a task, written after each run; what was broken off goes on where it was. Needs root and nothing else at work.
+JSON file a task, written after each run; what was broken off goes on where it was, on a machine with the same processor
+(bench/kept_document.py). Needs root and nothing else at work.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.cell import JOBS, profile_in_turn
-from bench.measuring import Report, Spread, folder_arguments, keep, say
+from bench.kept_document import KeptDocument
+from bench.measuring import Report, Spread, folder_arguments, say
+from bench.origin import origin, remark, remarks
 from bench.peers.balance import shares_by_speed
 from bench.peers.launch import run_script
 from bench.testbed.bed import EmulatedLan
@@ -48,22 +51,25 @@ class TaskMeasurement:
 
     def __init__(self, task: str, folder: Path, *, repeats: int) -> None:
         self._task = task
-        self._path = folder / f"{task}.json"
         self._repeats = repeats
-        self.document: dict[str, Any] = (
-            json.loads(self._path.read_text())
-            if self._path.exists()
-            else {"format": FORMAT, "task": task, "target": TASKS[task][0], "runs": []}
+        self._kept = KeptDocument(
+            folder / f"{task}.json",
+            new={"format": FORMAT, "task": task, "target": TASKS[task][0], "runs": []},
+            is_complete=lambda document: not self._missing_of(document),
         )
+        self.document = self._kept.content
 
     def missing(self) -> list[tuple[int, str]]:
-        done = {(told["repeat"], told["method"]) for told in self.document["runs"]}
+        return self._missing_of(self.document)
+
+    def _missing_of(self, document: Mapping[str, Any]) -> list[tuple[int, str]]:
+        done = {(told["repeat"], told["method"]) for told in document["runs"]}
         return [(repeat, name) for repeat in range(self._repeats) for name in METHODS if (repeat, name) not in done]
 
     def run(self) -> None:
         if not self.missing():
             return
-        folder = self._path.with_suffix(".work")
+        folder = self._kept.path.with_suffix(".work")
         shutil.rmtree(folder, ignore_errors=True)
         with (
             EmulatedLan(load_environment(ENVIRONMENT, mbps=MBPS)) as bed,
@@ -82,8 +88,8 @@ class TaskMeasurement:
                     told = _train(cluster, replace(options, seed=seed), folder / number)
                 else:
                     told = _run_peer(bed, cluster, method, self._task, folder / number, seed=seed)
-                self.document["runs"].append({"repeat": repeat, "method": method, "seed": seed, **told})
-                keep(self._path, self.document)
+                self.document["runs"].append({"repeat": repeat, "method": method, "seed": seed, **origin(), **told})
+                self._kept.keep()
 
 
 def _train(cluster: BedCluster, options: TrainOptions, folder: Path) -> dict[str, Any]:
@@ -179,6 +185,7 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
             ours, best = medians[METHODS[0]], min((medians[name], name) for name in medians if name != METHODS[0])
             table.expect(f"{document['task']}: {best[0] / ours:.2f} times as fast as {best[1]}", ours < best[0])
         table.data[document["task"]] = medians
+    table.remarks += remarks({document["task"]: remark(document["runs"]) for document in documents})
     return table
 
 

@@ -4,8 +4,8 @@
     python -m bench.wire_speed --folder DIR --report [--write]      the table; into docs/benchmarks.md
 
 Environment C at 100 Mbit/s. For each `wire_dtype` the plan that is best with it, trained in turns over the same samples; one JSON
-file a model, written after each run; what was broken off goes on where it was. bench.wire_dtype looks at the loss of longer
-trainings. Needs root and a quiet machine.
+file a model, written after each run; what was broken off goes on where it was, on a machine with the same processor
+(bench/kept_document.py). bench.wire_dtype looks at the loss of longer trainings. Needs root and a quiet machine.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from typing import Any
 
 from bench.cell import FIRST_ROUNDS, measured_seconds, paced_seconds, profile_in_turn, run, written_job
 from bench.jobs.paper_models import PAPER_MODELS
-from bench.measuring import Report, Spread, folder_arguments, keep, ratios, say
-from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
+from bench.kept_document import KeptDocument
+from bench.measuring import Report, Spread, folder_arguments, ratios, say
+from bench.origin import origin, remark, remarks
+from bench.pages import BENCHMARKS_PAGE, table_and_verdicts, write_into
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -38,14 +40,16 @@ ROUNDS, REPEATS = 10, 3
 
 def measure(model: str, folder: Path, *, repeats: int) -> None:
     """Fills the model's file; needs a testbed only where a run is missing."""
-    path = folder / f"{model}.json"
-    document: dict[str, Any] = (
-        json.loads(path.read_text()) if path.exists() else {"format": FORMAT, "model": model, "runs": []}
+    kept = KeptDocument(
+        folder / f"{model}.json",
+        new={"format": FORMAT, "model": model, "runs": []},
+        is_complete=lambda document: not missing(document, repeats=repeats),
     )
+    document = kept.content
     wanted = missing(document, repeats=repeats)
     if not wanted:
         return
-    work = path.with_suffix(".work")
+    work = kept.path.with_suffix(".work")
     shutil.rmtree(work, ignore_errors=True)
     with EmulatedLan(load_environment(ENVIRONMENT, mbps=MBPS)) as bed, BedCluster(bed, folder=work) as cluster:
         options = {
@@ -61,14 +65,13 @@ def measure(model: str, folder: Path, *, repeats: int) -> None:
             profile_in_turn(cluster, options[WIRES[0]])
             plans = {wire: make_plan_for_job(options[wire], folders=cluster.folders)[0] for wire in WIRES}
             names = {cluster.node_id(name): name for name in cluster.names}
-            document["plans"] = {wire: with_node_ids(plan, names).to_json() for wire, plan in plans.items()}
-            keep(path, document)
+            kept.keep(plans={wire: with_node_ids(plan, names).to_json() for wire, plan in plans.items()})
         for repeat, wire in wanted:
             say(f"{model}: {wire}, {repeat + 1} of {repeats}")
             plan = Plan.from_json(document["plans"][wire])
             told = run(cluster, options[wire], plan, work / f"run-{len(document['runs'])}")
-            document["runs"].append({"wire": wire, "repeat": repeat, **told})
-            keep(path, document)
+            document["runs"].append({"wire": wire, "repeat": repeat, **origin(), **told})
+            kept.keep()
 
 
 def missing(document: Mapping[str, Any], *, repeats: int) -> list[tuple[int, str]]:
@@ -107,6 +110,7 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
                 *(f"{loss:.4f}", str(stages)),
             ))  # fmt: skip
             table.data[f"{document['model']} {wire}"] = {"beside_float32": beside.to_json(), "loss": loss}
+    table.remarks += remarks({document["model"]: remark(document["runs"]) for document in documents})
     return table
 
 
@@ -122,7 +126,7 @@ def main() -> int:
     paths = [given.folder / f"{model}.json" for model in sorted(PAPER_MODELS)]
     table = report([json.loads(path.read_text()) for path in paths if path.exists()])
     if given.write:
-        write_into(BENCHMARKS_PAGE, "wire speed", markdown_table(table.columns, table.rows))
+        write_into(BENCHMARKS_PAGE, "wire speed", table_and_verdicts(table))
     return table.show(as_json=given.json)
 
 

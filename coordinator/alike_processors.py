@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgeswarm.profile import FloatArray
+from edgeswarm.model_costs import FloatArray
 
 from .device import Device
 from .profile_cache import Curve, Profiles

@@ -94,6 +94,7 @@ class Command:
             supervision=self.supervision,
         )
         self._work_folder = WorkFolder()
+        self._own_hosts: dict[str, str] = {}  # by a device's address, as last seen
         self._data_service: DataServiceProcess | None = None
         self._closing = threading.Lock()
         self._closed = False
@@ -225,10 +226,21 @@ class Command:
         self.progress.tell(TransferProgress("job files", device, done_bytes, total_bytes))
 
     def places(self, links: Mapping[str, AgentLink]) -> dict[str, Place]:
-        """Where the devices are, and where we are as they see it."""
-        return {
-            node_id: place_of(link.address, own_host=own_host_towards(link.address)) for node_id, link in links.items()
-        }
+        """Where the devices are, and where we are as they see it. Raises EdgeswarmError (DEVICE_UNREACHABLE)."""
+        return {node_id: self._place(node_id, link.address) for node_id, link in links.items()}
+
+    def _place(self, node_id: str, address: str) -> Place:
+        try:
+            self._own_hosts[address] = own_host_towards(address)
+        except OSError as error:
+            # A name server that is silent for a moment ends no training: what held before does.
+            if address not in self._own_hosts:
+                raise EdgeswarmError(
+                    ErrorCode.DEVICE_UNREACHABLE,
+                    f"There is no way from this machine to {node_id} at {address} ({error.strerror or error}).",
+                    "Check this machine's network, and that the device's name is found; its address in numbers always is.",
+                ) from error
+        return place_of(address, own_host=self._own_hosts[address])
 
     def plan(
         self,
@@ -274,6 +286,7 @@ class Command:
             served=prepared.served,
             met_rows=prepared.met_rows,
             job_bytes=prepared.job_bytes,
+            loss_bytes=prepared.loss_bytes,
         )
         measuring = Measuring(
             cache=ProfileCache(self.folders.cache_dir, warn=self.progress.warn),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeswarm.layer_curves import CLIFF
-from edgeswarm.profile import FloatArray
+from edgeswarm.model_costs import FloatArray
 
 HICCUP = CLIFF  # times the next larger batch's seconds
 STEADY_ERROR = 0.1  # repeats that agree so well were not disturbed

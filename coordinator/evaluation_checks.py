@@ -15,7 +15,7 @@ import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import LOSS, Dataset, Job, model_arguments
-from edgeswarm.job_file import user_error
+from edgeswarm.job_file import user_code
 
 from .job_checks import SAMPLE_ROWS, sample_batch
 
@@ -71,12 +71,8 @@ def _check_metric(name: str, result: Any) -> None:
 
 
 def _tried(function: Callable[[], Any], folder: Path, doing: str) -> Any:
-    try:
+    with user_code(folder, doing):
         return function()
-    except EdgeswarmError:
-        raise
-    except Exception as error:  # the user's code may raise anything
-        raise user_error(error, folder, where="this machine", doing=doing) from error
 
 
 def _invalid(message: str, remedy: str) -> EdgeswarmError:

@@ -116,9 +116,16 @@ class Finder:
     def _remembered(self) -> dict[str, tuple[str, ...]]:
         try:
             return self._known.load()
-        except EdgeswarmError as error:
+        except (EdgeswarmError, OSError) as error:
             self._warn(f"The remembered addresses can't be used: {error}")
             return {}
+
+    def _remember(self, node_id: str, address: str) -> None:
+        """Nothing depends on it: a full disk stops no search."""
+        try:
+            self._known.remember(node_id, [address])
+        except (EdgeswarmError, OSError) as error:
+            self._warn(f"The address of {node_id} can't be remembered: {error}")
 
     def _announced(self, wanted: Sequence[str]) -> list[FoundAgent]:
         def enough(found: Sequence[FoundAgent]) -> bool:
@@ -163,7 +170,7 @@ class Finder:
         if not chosen:
             raise _nothing_found(choice, silences)
         for answer in chosen:
-            self._known.remember(answer.link.node_id, [answer.link.address])
+            self._remember(answer.link.node_id, answer.link.address)
         sources = {answer.source for answer in chosen}
         return Found(
             links={answer.link.node_id: answer.link for answer in chosen},

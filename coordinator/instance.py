@@ -102,7 +102,8 @@ def planning_instance(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
             heap_slack=slack,
-            transient_bytes=transient_bytes,
+            # The loss is computed where the last layer was.
+            transient_bytes=(*transient_bytes[:-1], transient_bytes[-1] + facts.loss_bytes),
             workspace_bytes=workspace_bytes,
             kernel_bytes=kernel_bytes(facts.layer_graph),
             optimizer_state_factor=facts.optimizer_state_factor,

@@ -16,11 +16,13 @@ from torch.utils import _pytree as pytree
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import SERVED, Dataset, Job, model_arguments
-from edgeswarm.job_file import user_error, user_line
+from edgeswarm.job_file import user_code, user_error
 from edgeswarm.labels import label_error
 from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.tensor_misfits import collate_named, describe_batch
 from edgeswarm.wire.tensor_samples import encode_items, part_of
+
+from .loss_memory import loss_bytes
 
 # Export takes one and two rows for constants; a few more cost nothing.
 SAMPLE_ROWS = 4
@@ -35,13 +37,14 @@ class CheckedJob:
 
     loss_counts: the loss returns (sum, count). dataset_length: items.
     inputs, targets: of a batch of up to four samples, collated and transformed, as the model and the loss get them.
-    warnings: of what is odd and stops nothing.
+    loss_bytes: of memory, what the loss takes of each sample (loss_memory.py). warnings: of what is odd and stops nothing.
     """
 
     loss_counts: bool
     dataset_length: int
     inputs: Any
     targets: Any
+    loss_bytes: int = 0
     warnings: tuple[str, ...] = ()
 
 
@@ -53,7 +56,7 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
     """
     if not isinstance(model, torch.nn.Module):
         _invalid(f"model() returns {_a(type(model).__name__)}, not a torch.nn.Module.", "Return the module.")
-    with _user_code(folder, "asking for the dataset's length"):
+    with user_code(folder, "asking for the dataset's length"):
         length = len(dataset)
     if length < 1:
         _invalid("The dataset is empty.", "Let dataset() return at least one sample.")
@@ -64,24 +67,24 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
         )
     with torch.random.fork_rng(devices=[]), _unchanged_buffers(model):
         inputs, targets = sample_batch(job, dataset, range(min(SAMPLE_ROWS, batch_size)), folder=folder)
-        loss_counts = _check_forward(job, model, inputs, targets, folder=folder, batch_size=batch_size)
+        loss_counts, loss_memory = _check_forward(job, model, inputs, targets, folder=folder, batch_size=batch_size)
         check_optimizer(job, model, folder=folder)
         _check_learning_rate_schedule(job, folder=folder)
         warnings = _changing_items(dataset, folder=folder)
-    return CheckedJob(loss_counts, length, inputs, targets, warnings)
+    return CheckedJob(loss_counts, length, inputs, targets, loss_memory, warnings)
 
 
 def sample_batch(job: Job, dataset: Dataset, indices: Sequence[int], *, folder: Path) -> tuple[Any, Any]:
     """(inputs, targets) of these samples, as a worker would get them. Raises EdgeswarmError."""
     samples = []
     for index in indices:
-        with _user_code(folder, f"reading item {index} of the dataset"):
+        with user_code(folder, f"reading item {index} of the dataset"):
             item = part_of(dataset[index], SamplePart.BOTH)
         if job.data == SERVED:
             encode_items([item], SamplePart.BOTH)
         if job.transform is not None:
             doing = f"calling transform(sample, generator) with item {index} of the dataset, {describe_batch(item)},"
-            with _user_code(folder, doing):
+            with user_code(folder, doing):
                 item = job.transform(item, torch.Generator().manual_seed(index))
             if not isinstance(item, (tuple, list)) or len(item) != 2:
                 _invalid(
@@ -96,7 +99,7 @@ def sample_batch(job: Job, dataset: Dataset, indices: Sequence[int], *, folder: 
 
 def _changing_items(dataset: Dataset, *, folder: Path) -> tuple[str, ...]:
     """A warning where reading an item twice gives two things: devices that need the same one would not get it."""
-    with _user_code(folder, "reading item 0 of the dataset a second time"):
+    with user_code(folder, "reading item 0 of the dataset a second time"):
         items = [dataset[0], dataset[0]]
     try:
         first, second = (encode_items([item], SamplePart.BOTH) for item in items)
@@ -114,7 +117,7 @@ def _check_learning_rate_schedule(job: Job, *, folder: Path) -> None:
     """Whether the schedule gives a number for the first round."""
     if job.learning_rate_schedule is None:
         return
-    with _user_code(folder, "asking the learning-rate schedule for round 0"):
+    with user_code(folder, "asking the learning-rate schedule for round 0"):
         factor = job.learning_rate_schedule(0)
         number = float(factor) if hasattr(factor, "__float__") else math.nan  # numpy's and torch's numbers are welcome
     if not math.isfinite(number):
@@ -135,13 +138,13 @@ def _a(noun: str) -> str:
 
 def _check_forward(
     job: Job, model: torch.nn.Module, inputs: Any, targets: Any, *, folder: Path, batch_size: int
-) -> bool:
-    """Model and loss on a small batch; whether the loss is (sum, count)."""
+) -> tuple[bool, int]:
+    """Model and loss on a small batch; whether the loss is (sum, count), and its memory of a sample."""
     args, kwargs = model_arguments(inputs)
     model.train()
     try:
         output = model(*args, **kwargs)
-    except Exception as error:  # it may raise anything
+    except (Exception, SystemExit) as error:  # it may raise anything
         doing = f"running the model on inputs {describe_batch(inputs)}{_module_at(model, error)}"
         told = user_error(error, folder, where="this machine", doing=doing)
         if _runs_on(model, inputs, batch_size):
@@ -152,7 +155,7 @@ def _check_forward(
                 detail=told.detail,
             ) from error
         raise told from error
-    with _user_code(
+    with user_code(
         folder,
         f"running the loss on output {describe_batch(output)} and targets {describe_batch(targets)}",
         remedy="Let the loss fit the model's output, and the targets, as dataset and transform return them, the loss.",
@@ -188,7 +191,7 @@ def _check_forward(
             "The loss doesn't depend on any parameter that is trained.",
             "Compute it from the model's output with torch operations, and leave requires_grad on for what is trained.",
         )
-    return counts
+    return counts, loss_bytes(job.loss, output, targets)
 
 
 def _runs_on(model: torch.nn.Module, inputs: Any, rows: int) -> bool:
@@ -200,7 +203,7 @@ def _runs_on(model: torch.nn.Module, inputs: Any, rows: int) -> bool:
     try:
         args, kwargs = model_arguments(pytree.tree_map(repeated, inputs))
         model(*args, **kwargs)
-    except Exception:  # it fails on these, too: then the number of rows isn't to blame
+    except (Exception, SystemExit):  # it fails on these, too: then the number of rows isn't to blame
         return False
     return True
 
@@ -224,7 +227,7 @@ def check_optimizer(job: Job, model: torch.nn.Module, *, folder: Path) -> torch.
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not named:
         _invalid("The model has no parameter to train.", "Leave requires_grad on for what is to be trained.")
-    with _user_code(folder, "making the optimizer"):
+    with user_code(folder, "making the optimizer"):
         whole = job.optimizer(list(named))
     if not isinstance(whole, torch.optim.Optimizer):
         _invalid(f"optimizer(...) returns {_a(type(whole).__name__)}.", "Return a torch.optim.Optimizer.")
@@ -235,9 +238,7 @@ def check_optimizer(job: Job, model: torch.nn.Module, *, folder: Path) -> torch.
         )
     expected = _groups_by_name(whole, named)
     for part in _parts(named):
-        with _user_code(
-            folder, f"making the optimizer over {len(part)} of the model's {len(named)} trained parameters"
-        ):
+        with user_code(folder, f"making the optimizer over {len(part)} of the model's {len(named)} trained parameters"):
             optimizer = job.optimizer(list(part))
         for name, (index, values) in _groups_by_name(optimizer, part).items():
             if name not in expected:
@@ -309,18 +310,6 @@ def _unchanged_buffers(model: torch.nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
         for module, mode in modes:
             module.training = mode
-
-
-@contextmanager
-def _user_code(folder: Path, doing: str, *, remedy: str = "") -> Iterator[None]:
-    """What the user's code raises becomes an error that names their line. remedy: where no line of theirs is to blame."""
-    try:
-        yield
-    except Exception as error:  # it may raise anything
-        told = user_error(error, folder, where="this machine", doing=doing)
-        if remedy and told is not error and not user_line(error, folder.resolve()):
-            told.remedy = remedy
-        raise told from error
 
 
 def _invalid(message: str, remedy: str) -> NoReturn:

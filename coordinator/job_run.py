@@ -11,6 +11,7 @@ from typing import Any
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
 from edgeswarm.samples import SampleOrder
+from edgeswarm.wire.fetch import PREPARE_SECONDS
 from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
@@ -24,7 +25,6 @@ from .segments import Segment
 from .supervision import Supervision
 
 WORKER_START_SECONDS = 120.0  # importing torch on a slow card
-PREPARE_SECONDS = 600.0
 START_SECONDS = 15.0
 
 

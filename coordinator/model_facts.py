@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.model.values import BYTES_PER_ELEMENT, LiveValue
-from edgeswarm.profile import LayerCosts, ModelCosts
+from edgeswarm.model_costs import LayerCosts, ModelCosts, TiedCosts
 from edgeswarm.wire.frames import NARROWINGS
 
 ADAM_FACTOR = 1.5  # bytes of state per byte of parameters, from which on it is an optimizer like Adam
@@ -33,6 +33,7 @@ class ModelFacts:
     wire_dtype: how float32 travels between devices; None for as it is. served: None where the devices have the samples.
     met_rows: by table, (samples, rows that they meet), ascending up to the mini-batch (met_rows.py).
     job_bytes: of memory, what a worker holds of the job itself: what its file imports, and data sets that it opens.
+    loss_bytes: of memory, what the loss takes of each sample in the last stage.
     """
 
     layer_graph: LayerGraph
@@ -43,6 +44,7 @@ class ModelFacts:
     served: ServedSamples | None = None
     met_rows: Mapping[str, MetRows] = field(default_factory=dict)
     job_bytes: int = 0
+    loss_bytes: int = 0
 
 
 def model_costs(
@@ -103,13 +105,24 @@ def model_costs(
         sizes = [layer_graph.tensors[name].bytes for name in trained if is_adam or name not in met]
         return max(sizes, default=0) * (2 if is_adam else 1)
 
+    holders: dict[str, list[int]] = {}
+    for layer in layer_graph.layers:
+        for name in layer.parameters:
+            holders.setdefault(name, []).append(layer.index)
     return ModelCosts(
+        tied=tuple(
+            TiedCosts(tuple(layers), layer_graph.tensors[name].bytes, travelling_bytes(name))
+            for name, layers in holders.items()
+            if len(layers) > 1
+        ),
         input_bytes=sum(value.bytes_per_sample for value in layer_graph.cuts[0]),
         layers=tuple(
             LayerCosts(
                 name=layer.name,
                 param_bytes=layer.param_bytes,
+                trained_bytes=layer.trainable_param_bytes,
                 output_bytes=cut_bytes(cut_after, wire_dtype),
+                answered_bytes=cut_bytes([value for value in cut_after if value.requires_grad], wire_dtype),
                 saved_bytes=round(heap_slack[layer.index] * layer.saved_bytes) if heap_slack else layer.saved_bytes,
                 flops_forward=float(layer.flops_forward),
                 flops_backward=float(layer.flops_backward),

@@ -8,9 +8,26 @@ from pathlib import Path
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 
+def is_there(path: Path) -> bool:
+    """Whether something of that name exists, a link to nothing too. Raises EdgeswarmError (OUTPUT_FAILED) where that can't be
+    seen.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"{path} can't be looked at ({error.strerror or error}).",
+            "Choose another folder with --output.",
+        ) from error
+    return True
+
+
 def check_output_is_free(folder: Path) -> None:
-    """Raises EdgeswarmError (OUTPUT_EXISTS) where something of that name exists."""
-    if folder.exists() or folder.is_symlink():
+    """Raises EdgeswarmError: OUTPUT_EXISTS where something of that name exists, OUTPUT_FAILED where nobody may look."""
+    if is_there(folder):
         raise EdgeswarmError(
             ErrorCode.OUTPUT_EXISTS,
             f"{folder} exists already.",
@@ -21,12 +38,13 @@ def check_output_is_free(folder: Path) -> None:
 def check_output_can_be_made(folder: Path) -> None:
     """As `check_output_is_free`; OUTPUT_FAILED where no folder can be made there. Leaves nothing behind."""
     check_output_is_free(folder)
-    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    above = next(parent for parent in folder.absolute().parents if is_there(parent))
     try:
         # Tried, not asked: a read-only disk, or /proc, says no to root as well.
         Path(tempfile.mkdtemp(prefix=".edgeswarm-", dir=above)).rmdir()
     except OSError as error:
-        what = "is not a folder" if not above.is_dir() else f"can't be written to ({error.strerror or error})"
+        no_folder = isinstance(error, NotADirectoryError)
+        what = "is not a folder" if no_folder else f"can't be written to ({error.strerror or error})"
         raise EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
             f"The result can't be written to {folder}: {above} {what}.",

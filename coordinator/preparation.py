@@ -20,14 +20,14 @@ import torch
 from edgeswarm.bundle import Bundle, make_bundle
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import LOCAL, SERVED, Dataset, Job, model_arguments
-from edgeswarm.job_file import load_job, user_error
+from edgeswarm.job_file import load_job, user_code
 from edgeswarm.model.evaluation import EvaluationGraph, export_evaluation
 from edgeswarm.model.export import ExportedModel, export_model
 from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.model.structure import flatten
 from edgeswarm.process_memory import anonymous_bytes
 from edgeswarm.samples import SampleOrder
-from edgeswarm.snapshot import LayerState, write_layer_file
+from edgeswarm.snapshot import LayerState, pack_layer, write_layer_file
 
 from .evaluation_checks import check_evaluation
 from .events import BUILD_MODEL, EXPORT_EVALUATION, EXPORT_MODEL, TRY_JOB, WRITE_LAYERS
@@ -80,6 +80,7 @@ class PreparedModel:
     served: what each sample costs on the way to the devices, in a job that uses none twice; None where they have or keep them.
     met_rows: by table of words, how many rows of it how many samples meet.
     job_bytes: of memory, what the job's file takes in a worker, and its data sets where workers open them.
+    loss_bytes: likewise, what the loss takes of each sample.
     evaluation_graph: the same layers in evaluation mode; None where nothing is evaluated. evaluation_length: items of that set.
     """
 
@@ -96,6 +97,7 @@ class PreparedModel:
     served: ServedSamples | None = None
     met_rows: Mapping[str, MetRows] = dataclasses.field(default_factory=dict)
     job_bytes: int = 0
+    loss_bytes: int = 0
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -121,7 +123,8 @@ def load(
 
     Raises EdgeswarmError: JOB_FILE, MODULE_MISSING, JOB_INVALID.
     """
-    folder = path.resolve().parent
+    path = path.resolve()  # of a link the file that it names, with its neighbours
+    folder = path.parent
     before = anonymous_bytes()
     job = load_job(folder, path.name)
     held_bytes = _held_since(before)
@@ -161,10 +164,8 @@ def prepare(
     # The same two lines in the user's own script give the same initial weights.
     torch.manual_seed(job.seed)
     with step(BUILD_MODEL):
-        try:
+        with user_code(folder, "building the model"):
             model = job.model()
-        except Exception as error:  # the user's code may raise anything
-            raise user_error(error, folder, where="this machine", doing="building the model") from error
         warnings = load_initial_weights(job, model, folder=folder)
     with step(TRY_JOB):
         checked = check_job(job, model, opened.training, folder=folder, batch_size=job.batch_size)
@@ -206,6 +207,7 @@ def prepare(
         served=_served(job, opened),
         met_rows=_met_rows(loaded, opened.training, graph),
         job_bytes=loaded.held_bytes + (opened.held_bytes if job.data == LOCAL else 0),
+        loss_bytes=checked.loss_bytes,
     )
 
 
@@ -241,16 +243,12 @@ def open_data(loaded: LoadedJob, *, evaluation: bool = True) -> OpenedData:
     """
     job = loaded.job
     before = anonymous_bytes()
-    try:
+    with user_code(loaded.folder, "opening the dataset"):
         training = job.open_dataset()
-    except Exception as error:  # the user's code may raise anything
-        raise user_error(error, loaded.folder, where="this machine", doing="opening the dataset") from error
     if job.evaluation_dataset is None or not (evaluation or job.data == LOCAL):
         return OpenedData(training, held_bytes=_held_since(before))
-    try:
+    with user_code(loaded.folder, "opening the evaluation dataset"):
         other = job.open_evaluation_dataset()
-    except Exception as error:  # the user's code may raise anything
-        raise user_error(error, loaded.folder, where="this machine", doing="opening the evaluation dataset") from error
     return OpenedData(training, other if evaluation else None, _held_since(before))
 
 
@@ -339,17 +337,24 @@ def _optimizer_state(loaded: LoadedJob, model: torch.nn.Module) -> dict[str, flo
     """What the optimizer keeps of a trained parameter, each with its bytes per byte of the parameter.
 
     One step on a copy of the smallest one that shows it. State of another size (AdamW's step counter) doesn't grow with the
-    model: 0 bytes.
+    model: 0 bytes. Raises EdgeswarmError (JOB_FILE, JOB_INVALID), the latter where a checkpoint couldn't hold it.
     """
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     name, smallest = min(trained, key=lambda pair: (pair[1].numel() < 8, pair[1].numel()))
     copy = torch.nn.Parameter(smallest.detach().clone())
     copy.grad = torch.zeros_like(copy)
-    try:
+    with user_code(loaded.folder, "taking an optimizer step"):
         optimizer = loaded.job.optimizer([(name, copy)])
         optimizer.step()
-    except Exception as error:  # the user's code may raise anything
-        raise user_error(error, loaded.folder, where="this machine", doing="taking an optimizer step") from error
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    try:
+        pack_layer(LayerState(round=1, optimizer={name: optimizer.state.get(copy, {})}, groups=groups))
+    except ValueError as error:
+        raise EdgeswarmError(
+            ErrorCode.JOB_INVALID,
+            f"What the optimizer keeps fits in no checkpoint: {error}.",
+            "Let its state and its groups' values be numbers, texts, tensors, and lists, tuples and dicts of them.",
+        ) from error
     return {
         key: value.element_size() / copy.element_size()
         if isinstance(value, torch.Tensor) and value.numel() == copy.numel()

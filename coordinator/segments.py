@@ -8,7 +8,8 @@
     looks         l     l           l                        6, 12, 24, 48, 96, 192, 288, ... rounds after the beginning
 
 Without a number of rounds from one checkpoint to the next the training's own pace decides: a checkpoint may cost at most 2 %
-of the time since the last one. Where epochs are short a segment then has several of them, for a pause has its price too.
+of the time since the last one. Where epochs are short a segment then has several of them, for a pause has its price too; and
+where they are long it ends within one, for what a failure costs is what was trained since the last checkpoint.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ FIRST_GUESS_BYTES_PER_SECOND = 5e6
 FIRST_GUESS_SECONDS_A_LAYER = 0.01
 FIRST_LOOK_ROUNDS = 6
 MOST_ROUNDS_BETWEEN_LOOKS = 96
+# Of the rounds after which a checkpoint is due: the end of an epoch is waited for where it comes within so many times these.
+WAITS_FOR_THE_EPOCH = 2
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,15 @@ class Segments:
         return end_round == self.rounds or end_round % (self.rounds_per_epoch * self.evaluate_every) == 0
 
     def _end_at_own_pace(self, first_round: int, pace: Pace) -> int:
-        """The end of the first epoch at which a checkpoint will be due."""
-        wanted = first_round + 1
+        """The end of the first epoch at which a checkpoint will be due; where that is far, of the rounds after which it is."""
+        wanted = 1
         if pace.round_seconds:
             missing_seconds = pace.checkpoint_seconds / CHECKPOINT_TIME_FRACTION - pace.since_checkpoint_seconds
-            wanted = first_round + max(1, round(min(missing_seconds / pace.round_seconds, self.rounds)))
-        return -(-wanted // self.rounds_per_epoch) * self.rounds_per_epoch
+            wanted = max(1, round(min(missing_seconds / pace.round_seconds, self.rounds)))
+        end_of_epoch = -(-(first_round + wanted) // self.rounds_per_epoch) * self.rounds_per_epoch
+        wanted = max(wanted, FIRST_LOOK_ROUNDS)
+        is_far = end_of_epoch - first_round > WAITS_FOR_THE_EPOCH * wanted
+        return first_round + wanted if is_far else end_of_epoch
 
 
 def _next_multiple(step: int, first_round: int) -> int:

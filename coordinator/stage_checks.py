@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeswarm.profile import FloatArray, ModelCosts
+from edgeswarm.model_costs import FloatArray, ModelCosts
 
 # Calls count in the first, and weights, which a layer by itself finds in the caches: of BERT-small one sample at a time took a
 # sixth more than what was learned from four said. Caches count in the last, which is about what trainings have: there an emulated
@@ -166,4 +166,5 @@ def _factors(shares: FloatArray) -> FloatArray:
 
 
 def _bytes(model: ModelCosts, first: int, end: int, samples: int) -> int:
-    return 2 * model.param_bytes(first, end) + model.saved_bytes(first, end) * samples
+    weights = model.param_bytes(first, end) + model.trained_bytes(first, end)
+    return weights + model.saved_bytes(first, end) * samples

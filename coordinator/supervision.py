@@ -178,9 +178,11 @@ class Supervision:
             raise self._state.error
 
     def _blame_failed_tasks(self) -> None:
-        failed = [task for task in self._tasks if task.done and task.error is not None]
-        self._tasks = [task for task in self._tasks if not task.done]
-        for task in failed:
+        done = [task for task in self._tasks if task.done]  # asked once: one that fails meanwhile is for the next time
+        self._tasks = [task for task in self._tasks if task not in done]
+        for task in done:
+            if task.error is None:
+                continue
             error = task.error
             if not isinstance(error, EdgeswarmError):
                 assert error is not None, "only failed tasks are looked at"

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.job import LOSS
 
 from .events import EvaluationDone, Event, Listener, ModelReady, RoundDone, Warning
@@ -76,9 +76,10 @@ class _Log:
             return
         try:
             self._write(event)
-        except (OSError, ValueError) as error:  # ValueError: its file was closed by an earlier failure
+        # A disk that is full, a file that an earlier failure closed, an installation that doesn't import: the training goes on.
+        except Exception as error:
             self._failed = True
-            self._listener(Warning(f"TensorBoard's files in {self._folder} end here: {error}."))
+            self._listener(Warning(f"TensorBoard's files in {self._folder} end here: {said_by(error)}."))
 
     def close(self) -> None:
         if self._writer is not None:

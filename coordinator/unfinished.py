@@ -25,6 +25,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 from .events import RoundDone
 from .manifest import MANIFEST_NAME, Manifest, manifest_from_text, unreadable
+from .output_folder import is_there
 from .planner.units import readable_bytes
 from .rounds_file import ROUNDS_NAME, append_rounds, read_rounds
 
@@ -39,7 +40,7 @@ class UnfinishedTraining:
 
     def check_absent(self) -> None:
         """For a new training. Raises EdgeswarmError (OUTPUT_EXISTS) that says what lies there and how to go on."""
-        if not (self.folder.exists() or self.folder.is_symlink()):
+        if not is_there(self.folder):
             return
         try:
             manifest = _read_manifest(self.folder)
@@ -68,7 +69,7 @@ class UnfinishedTraining:
 
     def resume(self) -> None:
         """Take the one that is there. Raises EdgeswarmError (CHECKPOINT): none is there, it is in use, or it can't be read."""
-        if not self.folder.is_dir():
+        if not (is_there(self.folder) and self.folder.is_dir()):
             raise EdgeswarmError(
                 ErrorCode.CHECKPOINT,
                 f"There is no unfinished training to resume: {self.folder} doesn't exist.",

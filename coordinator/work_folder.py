@@ -16,21 +16,34 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+
 PREFIX = "edgeswarm-"
 LOCK_FILE = "in-use"
 
 
 class WorkFolder:
-    """Made at once; `cleanup` removes it. above: where; None for the system's temporary folder."""
+    """Made at once; `cleanup` removes it. above: where; None for the system's temporary folder.
+
+    Raises EdgeswarmError (OUTPUT_FAILED) where none can be made.
+    """
 
     def __init__(self, above: Path | None = None) -> None:
-        above = Path(tempfile.gettempdir()) if above is None else above
-        clear_away_left_ones(above)
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=above))
-        new = self.path / f"{LOCK_FILE}.new"
-        self._lock = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        new.rename(self.path / LOCK_FILE)  # nobody finds it before it is locked
+        self._lock = -1
+        try:
+            above = Path(tempfile.gettempdir()) if above is None else above
+            clear_away_left_ones(above)
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=above))
+        except OSError as error:
+            raise _not_made(above, error) from error
+        try:
+            new = self.path / f"{LOCK_FILE}.new"
+            self._lock = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            new.rename(self.path / LOCK_FILE)  # nobody finds it before it is locked
+        except OSError as error:
+            self.cleanup()
+            raise _not_made(above, error) from error
 
     def cleanup(self) -> None:
         """Idempotent."""
@@ -38,6 +51,15 @@ class WorkFolder:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _not_made(above: Path | None, error: OSError) -> EdgeswarmError:
+    place = "" if above is None else f" ({above})"
+    return EdgeswarmError(
+        ErrorCode.OUTPUT_FAILED,
+        f"No temporary folder can be made: {error.strerror or error}{place}.",
+        "Free space there, or set TMPDIR to a folder with more.",
+    )
 
 
 def clear_away_left_ones(above: Path) -> None:

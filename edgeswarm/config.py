@@ -132,6 +132,12 @@ def host_and_port(address: str, *, default_port: int | None = None) -> tuple[str
     assert number is not None
     if number > 65535:
         raise ValueError(f"{address!r}: a port is at most 65535")
+    try:
+        host.encode("idna")  # as what looks it up does
+    except UnicodeError:
+        raise ValueError(
+            f"{address!r}: no host is called so, with a part between dots that is empty or too long"
+        ) from None
     return host, number
 
 

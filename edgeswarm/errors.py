@@ -80,7 +80,7 @@ class ErrorCode(enum.Enum):
     NO_PLAN_FITS = (
         "no-plan-fits",
         ExitCode.CANNOT_BE_PLACED,
-        "The devices' memory is too small for the model with this batch size.",
+        "The devices' memory is too small for the model with this batch size, or the planner has no way to share it.",
         "Free memory on the device that the message names, add a device, or do what else the message lists.",
     )
     NO_DEVICES = (

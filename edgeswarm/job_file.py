@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import sys
@@ -71,6 +72,23 @@ def _run_file(path: Path, where: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+@contextlib.contextmanager
+def user_code(folder: Path, doing: str, *, where: str = "this machine", remedy: str = "") -> Iterator[None]:
+    """Around what runs the user's code: what it raises, sys.exit() too, becomes an error as `user_error` has it.
+
+    folder: of the job's files. remedy: in place of the usual one where no line of theirs is to blame.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # it may raise anything
+        told = user_error(error, folder, where=where, doing=doing)
+        if told is error:
+            raise
+        if remedy and not user_line(error, folder.resolve()):
+            told.remedy = remedy
+        raise told from error
 
 
 def user_error(error: BaseException, folder: Path, *, where: str, doing: str) -> EdgeswarmError:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 JsonValue = object
 Path = tuple[str, ...]
 
@@ -21,10 +23,13 @@ def to_tree(value: object, leaf: Callable[[object, Path], JsonValue], path: Path
     """The JSON form of a value.
 
     leaf: (what is neither None, bool, int, float, str, tuple, list nor dict, where it lies) -> what stands for it in
-    the JSON; raises for what it can't keep. Subclasses count as leaves. Raises ValueError for more than 32 levels.
+    the JSON; raises for what it can't keep. Subclasses count as leaves, but numpy's numbers, which come back as Python's: a
+    learning rate is soon one. Raises ValueError for more than 32 levels.
     """
     if len(path) > DEEPEST:
         raise ValueError(f"{'.'.join(path)} lies more than {DEEPEST} levels deep")
+    if isinstance(value, np.generic):
+        value = value.item()  # a longdouble stays one, and is a leaf
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value

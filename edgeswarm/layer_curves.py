@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from .profile import FloatArray, IntArray
+    from .model_costs import FloatArray, IntArray
 
 CLIFF = 1.35  # what takes so many times as long as the next size measured stands before one
 LEAST_GROWTH = 0.25  # of the best seconds per sample: a curve that looks flat to its end was not seen to stay so

@@ -1,4 +1,4 @@
-"""What the planner knows: costs of layers, measured times of devices, the network. Pure data; its JSON is in profile_json.py.
+"""What the planner knows: a model's costs, measured times of devices, the network. Pure data; its JSON is in profile_json.py.
 
 A profile holds, for each layer, the seconds of forward and backward at the batch sizes that were measured. What they are in
 between and beyond is in layer_curves.py.
@@ -6,150 +6,17 @@ between and beyond is in layer_curves.py.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from .layer_curves import layer_seconds
+from .model_costs import FloatArray, IntArray, ModelCosts, sums_before
 from .plan import Plan
 
 UNKNOWN_BANDWIDTH = 125e6  # bytes per second where there is no link to measure: a gigabit card
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class LayerCosts:
-    """One layer, whatever the device. Bytes and FLOPs are per sample, those of parameters and gradients excepted.
-
-    output_bytes: all that crosses the cut after this layer, as it travels. saved_bytes: held from forward to backward.
-    held_input_bytes: likewise, beside these, of its inputs where it is the first of a stage.
-    gradient_bytes: what an all-reduce of its gradients is about, as it travels; None for as many as the parameters have.
-    met_gradient_bytes: (samples, bytes), ascending, of a gradient of which only the rows travel that the samples of a replica
-    met; gradient_bytes has those of the mini-batch, whose pair is the last. Empty where all of it travels.
-    narrow_output_bytes: output_bytes if float32 travelled in two bytes; None where that is unknown, or done already.
-    statistics_bytes: the sums of batch norms that replicas add up once a round.
-    flops_*: None where unknown. least_batch: the fewest samples that the layer can take at once.
-    transient_bytes: held while the layer computes, beside saved_bytes. workspace_bytes: likewise, whatever the batch.
-    kernel_bytes: held all the time for the code that was made for the layer's operations.
-    """
-
-    name: str
-    param_bytes: int
-    output_bytes: int
-    saved_bytes: int
-    flops_forward: float | None = None
-    flops_backward: float | None = None
-    least_batch: int = 1
-    gradient_bytes: int | None = None
-    transient_bytes: int = 0
-    workspace_bytes: int = 0
-    kernel_bytes: int = 0
-    narrow_output_bytes: int | None = None
-    statistics_bytes: int = 0
-    met_gradient_bytes: tuple[tuple[int, int], ...] = ()
-    held_input_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        pairs = tuple((samples, size) for samples, size in self.met_gradient_bytes)
-        object.__setattr__(self, "met_gradient_bytes", pairs)
-        if any(below >= above for (below, _), (above, _) in itertools.pairwise(((0, 0), *pairs))):
-            raise ValueError(f"layer {self.name}: the samples of met_gradient_bytes don't grow")
-        for what in (
-            "param_bytes", "output_bytes", "saved_bytes", "gradient_bytes", "transient_bytes", "workspace_bytes",
-            "kernel_bytes", "narrow_output_bytes", "statistics_bytes", "held_input_bytes",
-        ):  # fmt: skip
-            if (getattr(self, what) or 0) < 0:
-                raise ValueError(f"layer {self.name}: {what} is below 0")
-        if self.least_batch < 1:
-            raise ValueError(f"layer {self.name}: least_batch is {self.least_batch}; it must be at least 1")
-
-
-@dataclass(frozen=True)
-class ModelCosts:
-    """A model as the planner sees it: the bytes of one sample's input, and its layers in order."""
-
-    input_bytes: int
-    layers: tuple[LayerCosts, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(self.layers))
-        if not self.layers:
-            raise ValueError("a model has at least one layer")
-
-    @property
-    def layer_count(self) -> int:
-        return len(self.layers)
-
-    @cached_property
-    def param_bytes_before(self) -> IntArray:
-        """[layer_count + 1]: parameter bytes of the layers before each cut."""
-        return _sums_before([layer.param_bytes for layer in self.layers])
-
-    @cached_property
-    def gradient_bytes_before(self) -> IntArray:
-        """[layer_count + 1]: bytes of gradients, as they travel, of the layers before each cut."""
-        sizes = [layer.param_bytes if layer.gradient_bytes is None else layer.gradient_bytes for layer in self.layers]
-        return _sums_before(sizes)
-
-    @cached_property
-    def saved_bytes_before(self) -> IntArray:
-        """[layer_count + 1]: bytes per sample that the layers before each cut hold for backward."""
-        return _sums_before([layer.saved_bytes for layer in self.layers])
-
-    @cached_property
-    def saved_bytes_from(self) -> IntArray:
-        """[layer_count + 1]: what saved_bytes_before of a stage's end is more than, by what the stage holds for backward if it
-        begins with each layer: its inputs are held, too.
-        """
-        held_inputs = [*(layer.held_input_bytes for layer in self.layers), 0]
-        return self.saved_bytes_before - np.array(held_inputs, dtype=np.int64)
-
-    @cached_property
-    def transient_bytes(self) -> FloatArray:
-        """[layer_count]: bytes per sample that each layer takes while it computes."""
-        return np.array([layer.transient_bytes for layer in self.layers], dtype=np.float64)
-
-    @cached_property
-    def workspace_bytes(self) -> FloatArray:
-        """[layer_count]: bytes that each layer takes while it computes, whatever the batch."""
-        return np.array([layer.workspace_bytes for layer in self.layers], dtype=np.float64)
-
-    @cached_property
-    def cut_bytes(self) -> IntArray:
-        """[layer_count + 1]: bytes per sample that cross each cut; the first is the input, the last the output."""
-        return np.array([self.input_bytes, *(layer.output_bytes for layer in self.layers)], dtype=np.int64)
-
-    def param_bytes(self, first_layer: int, end_layer: int) -> int:
-        return int(self.param_bytes_before[end_layer] - self.param_bytes_before[first_layer])
-
-    def gradient_bytes(self, first_layer: int, end_layer: int) -> int:
-        return int(self.gradient_bytes_before[end_layer] - self.gradient_bytes_before[first_layer])
-
-    @cached_property
-    def least_batches(self) -> tuple[int, ...]:
-        """[layer_count]: the fewest samples that each layer can take at once."""
-        return tuple(layer.least_batch for layer in self.layers)
-
-    @cached_property
-    def largest_least_batch(self) -> int:
-        """The fewest samples that all layers can take at once."""
-        return max(self.least_batches)
-
-    def statistics_bytes(self, first_layer: int, end_layer: int) -> int:
-        return sum(layer.statistics_bytes for layer in self.layers[first_layer:end_layer])
-
-    def saved_bytes(self, first_layer: int, end_layer: int) -> int:
-        """Per sample, of a stage of these layers: its inputs are among it."""
-        return int(self.saved_bytes_before[end_layer] - self.saved_bytes_from[first_layer])
-
-    def least_batch(self, first_layer: int, end_layer: int) -> int:
-        return max(self.least_batches[first_layer:end_layer])
 
 
 @dataclass(frozen=True)
@@ -447,12 +314,33 @@ class PlanningInstance:
 
     @cached_property
     def resident_bytes_before(self) -> FloatArray:
-        """[layer_count + 1]: bytes that the layers before each cut hold all the time: weights, gradients, the optimizer's
-        state, kernels.
+        """[layer_count + 1]: bytes that the layers before each cut hold all the time: weights, kernels, and of what is trained
+        gradients and the optimizer's state. Tied parameters are in it with each of their layers.
         """
-        state = 2.0 + self.training.optimizer_state_bytes_per_parameter_byte
-        held = [layer.param_bytes * state + layer.kernel_bytes for layer in self.model.layers]
-        return np.concatenate([[0.0], np.cumsum(held, dtype=np.float64)])
+        weights = self.model.param_bytes_before + self._bytes_of_a_trained_byte * self.model.trained_bytes_before
+        result: FloatArray = weights + sums_before([layer.kernel_bytes for layer in self.model.layers])
+        return result
+
+    def resident_bytes(self, first_layer: int, end_layer: int) -> float:
+        """The same of a stage of these layers; a tied parameter once."""
+        if self.model.tied:
+            return float(self.resident_bytes_of_runs(np.array(first_layer), np.array(end_layer)))
+        return float(self.resident_bytes_before[end_layer] - self.resident_bytes_before[first_layer])
+
+    def resident_bytes_of_runs(self, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
+        """The same of many, in the shape of both."""
+        whole = self.resident_bytes_before[end_layers] - self.resident_bytes_before[first_layers]
+        sizes = [
+            tensor.param_bytes * (1.0 + (self._bytes_of_a_trained_byte if tensor.gradient_bytes else 0.0))
+            for tensor in self.model.tied
+        ]
+        result: FloatArray = whole - self.model.counted_again(first_layers, end_layers, sizes)
+        return result
+
+    @property
+    def _bytes_of_a_trained_byte(self) -> float:
+        """Bytes of gradient and optimizer's state for each byte of a trained parameter."""
+        return 1.0 + self.training.optimizer_state_bytes_per_parameter_byte
 
     @cached_property
     def index_of(self) -> dict[str, int]:
@@ -487,10 +375,6 @@ class PlanningInstance:
             devices=self.device_names,
             least_batch=self.model.least_batches,
         )
-
-
-def _sums_before(values: Sequence[int]) -> IntArray:
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.array(values, dtype=np.int64))])
 
 
 def _sums_before_float(rows: FloatArray) -> FloatArray:

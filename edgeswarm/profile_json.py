@@ -7,12 +7,11 @@ from dataclasses import fields as dataclass_fields
 
 from .errors import EdgeswarmError, ErrorCode
 from .json_fields import Fields
+from .model_costs import LayerCosts, ModelCosts, TiedCosts
 from .profile import (
     DataSource,
     DeviceDescription,
     DeviceProfile,
-    LayerCosts,
-    ModelCosts,
     Network,
     Overheads,
     PlanningInstance,
@@ -42,11 +41,22 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                     **_where_any(transient_bytes=layer.transient_bytes, workspace_bytes=layer.workspace_bytes),
                     **_where_any(kernel_bytes=layer.kernel_bytes, held_input_bytes=layer.held_input_bytes),
                     **_where_known(narrow_output_bytes=layer.narrow_output_bytes),
+                    **_where_known(trained_bytes=layer.trained_bytes, answered_bytes=layer.answered_bytes),
                     **_where_any(statistics_bytes=layer.statistics_bytes),
                     **_where_any(met_gradient_bytes=[list(pair) for pair in layer.met_gradient_bytes]),
                 }
                 for layer in instance.model.layers
             ],
+            **_where_any(
+                tied=[
+                    {
+                        "layers": list(tied.layers),
+                        "param_bytes": tied.param_bytes,
+                        "gradient_bytes": tied.gradient_bytes,
+                    }
+                    for tied in instance.model.tied
+                ]
+            ),
         },
         "profiles": {kind: profile_to_json(profile) for kind, profile in instance.profiles.items()},
         "devices": [
@@ -207,8 +217,18 @@ def _model_from_json(fields: Fields) -> ModelCosts:
                 statistics_bytes=entry.integer("statistics_bytes", minimum=0, default=0),
                 held_input_bytes=entry.integer("held_input_bytes", minimum=0, default=0),
                 met_gradient_bytes=_pairs(entry, "met_gradient_bytes"),
+                trained_bytes=entry.optional_integer("trained_bytes", minimum=0),
+                answered_bytes=entry.optional_integer("answered_bytes", minimum=0),
             )
             for entry in fields.sections("layers")
+        ),
+        tied=tuple(
+            TiedCosts(
+                layers=tuple(entry.integers("layers", minimum=0)),
+                param_bytes=entry.integer("param_bytes", minimum=0),
+                gradient_bytes=entry.integer("gradient_bytes", minimum=0),
+            )
+            for entry in fields.sections("tied", optional=True)
         ),
     )
 
@@ -246,7 +266,7 @@ def _training_from_json(fields: Fields) -> TrainingSettings:
     )
 
 
-def _where_any(**numbers: float | list[list[int]]) -> dict[str, object]:
+def _where_any(**numbers: object) -> dict[str, object]:
     """Those that are not 0 or empty, which is what is read where there is none."""
     return {name: number for name, number in numbers.items() if number}
 

@@ -53,6 +53,7 @@ MAY_LOAD_TORCH = (
     "edgeswarm_coordinator.initial_weights",
     "edgeswarm_coordinator.job_checks",
     "edgeswarm_coordinator.layer_files",
+    "edgeswarm_coordinator.loss_memory",
     "edgeswarm_coordinator.preparation",
     "edgeswarm_coordinator.sample_items",
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +44,7 @@ class FeedRequest:
 
 @dataclass(frozen=True)
 class Batch:
-    """inputs: nested as an item's, each tensor [n, ...]; targets likewise. None for an unwanted part.
+    """inputs: nested as an item's, each tensor [n, ...], texts as n of them; targets likewise. None for an unwanted part.
 
     indices: of the samples in the data set.
     """
@@ -55,7 +55,12 @@ class Batch:
 
     def rows(self, first: int, end: int) -> Batch:
         """Its samples first <= i < end."""
-        return Batch(_rows(self.inputs, first, end), _rows(self.targets, first, end), self.indices[first:end])
+        wanted, count = slice(first, end), len(self.indices)
+        return Batch(
+            inputs=_rows(self.inputs, wanted, count=count),
+            targets=_rows(self.targets, wanted, count=count),
+            indices=self.indices[wanted],
+        )
 
 
 class SampleFeed:
@@ -229,9 +234,31 @@ def bytes_of(value: Any) -> int:
     return sum(map(bytes_of, value)) if isinstance(value, (tuple, list)) else 0
 
 
-def _rows(value: Any, first: int, end: int) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value[first:end]
+def rebuilt(value: Any, items: Iterable[Any]) -> Any:
+    """A tuple or list of the same type with other items. A named tuple takes them one by one."""
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+
+
+def _rows(value: Any, wanted: slice, *, count: int) -> Any:
+    """Some rows of a batch's value. count: of rows in the whole batch."""
+    if isinstance(value, torch.Tensor) or _has_a_leaf_for_each_row(value, count):
+        return value[wanted]
     if isinstance(value, Mapping):
-        return {key: _rows(item, first, end) for key, item in value.items()}
-    return type(value)(_rows(item, first, end) for item in value) if isinstance(value, (tuple, list)) else value
+        return {key: _rows(item, wanted, count=count) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return rebuilt(value, (_rows(item, wanted, count=count) for item in value))
+    return value
+
+
+def _has_a_leaf_for_each_row(value: Any, count: int) -> bool:
+    """Whether a list is what collating makes of texts and bytes: as they are, one a row.
+
+    A list or tuple that was in the items has the batches of its parts, each of which has rows of its own, or is None where
+    all of them were. Inside a named tuple `default_collate` gives texts as a tuple.
+    """
+    return (
+        type(value) in (list, tuple)
+        and len(value) == count
+        and not any(isinstance(item, (torch.Tensor, Mapping, tuple, list)) for item in value)
+        and any(item is not None for item in value)
+    )

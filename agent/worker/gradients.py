@@ -130,6 +130,7 @@ class OverlappedReducer:
         self._group = group
         self._switch = switch
         self._armed = False
+        self._members = [frozenset(buckets.members(bucket)) for bucket in range(len(buckets.flat))]
         self._missing: list[set[str]] = []
         self._next_bucket = 0
         self._submitted = 0
@@ -159,7 +160,7 @@ class OverlappedReducer:
         self._round = round_number
         self._armed = False
         self._next_bucket = self._submitted = 0
-        self._missing = [set(self._buckets.members(bucket)) for bucket in range(len(self._buckets.flat))]
+        self._missing = [set(members) for members in self._members]
         with self._condition:
             self._reduced = 0
 

@@ -17,13 +17,12 @@ from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import LayerState, pack_layer, unpack_layer
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import secure_channel
-from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob
+from edgeswarm.wire.fetch import FETCH_LAYER, PREPARE_SECONDS, fetch_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
 from .epoch_state import EpochSwitch
 from .step import StageOptimizer
 
-FETCH_TIMEOUT_SECONDS = 600.0
 PARALLEL_FETCHES = 4
 
 
@@ -47,7 +46,7 @@ def fetch_layers(
     def fetch(source: agent_pb2.LayerSource) -> tuple[int, LayerState]:
         request = data_pb2.FetchLayerRequest(job=job, layer=source.layer, round=round_number)
         try:
-            blob = fetch_blob(channels[source.address], FETCH_LAYER, request, timeout_seconds=FETCH_TIMEOUT_SECONDS)
+            blob = fetch_blob(channels[source.address], FETCH_LAYER, request, timeout_seconds=PREPARE_SECONDS)
         except grpc.RpcError as error:
             raise error_of_call(error, device=source.node_id, doing=f"fetch layer {source.layer}") from error
         state = in_own_memory(unpack_layer(blob))

@@ -20,8 +20,12 @@ from .epoch_state import EpochSwitch
 from .errors import LinkBrokenError
 from .tensor_server import NOT_YET
 
-RETRY_SECONDS = 0.05
+# Between two attempts, twice as long each time: who still fetches its layers may take minutes, and each question costs it time.
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 0.5
 CALL_SECONDS = 10.0
+# May pass: the peer's processor or its network is busy.
+_NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class OutboundLinks:
@@ -43,15 +47,19 @@ class OutboundLinks:
         """Opens a stream to every peer (node id to host:port) and returns when all are taken.
 
         A peer that isn't in this epoch yet is asked again, for as long as it says so: it may fetch more layers than this
-        worker. timeout_seconds: for one that doesn't answer. Raises EdgeswarmError that names the peer which can't be reached.
+        worker. timeout_seconds: for one that doesn't answer. Raises EdgeswarmError that names the peer which can't be reached,
+        LinkBrokenError where its stream breaks at once.
         """
         for peer in addresses:
             self._egress.open(peer)
         for peer, address in addresses.items():
             ticket = self._ticket(peer, address, timeout_seconds)
-            stream = open_stream(at_port(address, ticket.port), identity=self._identity, node_id=peer)
-            self._streams.append(stream)
-            stream.send(ticket.ticket)
+            try:
+                stream = open_stream(at_port(address, ticket.port), identity=self._identity, node_id=peer)
+                self._streams.append(stream)
+                stream.send(ticket.ticket)
+            except OSError as error:
+                raise LinkBrokenError(peer, error.strerror or str(error)) from error
             for work in (self._write, self._watch):
                 threading.Thread(target=work, args=(peer, stream), name=f"to-{peer}", daemon=True).start()
 
@@ -64,6 +72,7 @@ class OutboundLinks:
 
     def _ticket(self, peer: str, address: str, timeout_seconds: float) -> data_pb2.StreamTicket:
         deadline = time.monotonic() + timeout_seconds
+        pause_seconds = FIRST_PAUSE_SECONDS
         channel = secure_channel(address, identity=self._identity, node_id=peer)
         try:
             while True:
@@ -76,9 +85,10 @@ class OutboundLinks:
                 except grpc.RpcError as error:
                     if _says_not_yet(error):
                         deadline = time.monotonic() + timeout_seconds
-                    elif time.monotonic() > deadline or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    elif time.monotonic() > deadline or error.code() not in _NO_ANSWER:
                         raise error_of_call(error, device=peer, doing="open its tensor stream") from error
-                self._switch.sleep(RETRY_SECONDS)
+                self._switch.sleep(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
         finally:
             channel.close()
 

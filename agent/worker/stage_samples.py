@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from edgeswarm.routes import Routes
 from edgeswarm.samples import SampleOrder
 from edgeswarm.wire.fetch import SamplePart
 
-from .feed import Batch, FeedRequest
+from .feed import Batch, FeedRequest, rebuilt
 
 
 def sample_part(routes: Routes) -> SamplePart | None:
@@ -68,8 +68,8 @@ def to_device(value: Any, device: torch.device) -> Any:
         return value
     if isinstance(value, torch.Tensor):
         return value.to(device)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: to_device(item, device) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(to_device(item, device) for item in value)
+        return rebuilt(value, (to_device(item, device) for item in value))
     return value

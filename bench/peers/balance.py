@@ -22,6 +22,14 @@ def shares_by_speed(mini_batch: int, speeds: Sequence[float]) -> list[int]:
     return shares
 
 
+def corrected_speeds(shares: Sequence[int], cpu_seconds: Sequence[float], cores: Sequence[float]) -> list[float]:
+    """Samples per second that each device would do if it never waited: by the CPU seconds that its share took it in a trial.
+
+    cores: what each device may use of one core. One that idles for a part of the round does more than it was given.
+    """
+    return [share * core / max(used, 1e-9) for share, used, core in zip(shares, cpu_seconds, cores, strict=True)]
+
+
 @dataclass(frozen=True)
 class Cut:
     """A pipeline: stage s has blocks cuts[s] to cuts[s + 1] on devices[s]. slowest_seconds: of a stage, a micro-batch."""

@@ -25,11 +25,11 @@ def main() -> None:
     begin_of_mine = sum(shares[: given.rank])
     inputs, targets = (
         each[begin_of_mine : begin_of_mine + shares[given.rank]].clone()
-        for each in samples(given.model, given.mini_batch, memory_format=memory_format(given))
+        for each in samples(given.model, given.mini_batch, memory_format=memory_format(given.channels_last))
     )
     # Each rank's batch statistics are its own; they are not sent around before every micro-batch.
     model = DistributedDataParallel(
-        laid_out(whole_model(given.model), given),
+        laid_out(whole_model(given.model), given.channels_last),
         broadcast_buffers=False,
         gradient_as_bucket_view=True,
         bucket_cap_mb=given.bucket_mib,

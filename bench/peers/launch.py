@@ -12,16 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.origin import REPOSITORY
 from bench.peers.rounds import IMPORTED
 from bench.testbed import bed as beds
 from bench.testbed.bed import EmulatedLan
 from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
 
-REPOSITORY = Path(__file__).parents[2]
 PORT = 29500
 _END_SECONDS = 30.0
 
@@ -30,15 +30,15 @@ _END_SECONDS = 30.0
 class PeerRun:
     """round_seconds: of the timed rounds, none where it failed. problem: why it did; empty otherwise.
 
-    cpu_seconds: of each rank over the timed rounds. peak_bytes: of each rank's resident memory. sent_bytes, received_bytes: by
-    device, over the whole run with its start. joules: of the whole machine over the timed rounds; None where no sensor says.
+    Of each rank: cpu_seconds, and sent_bytes with all headers, over the timed rounds; peak_bytes of its memory, without files, as
+    edgeswarm's workers tell theirs. joules: of the whole machine over the timed rounds; None where no sensor says.
     """
 
     round_seconds: tuple[float, ...] = ()
     problem: str = ""
     cpu_seconds: tuple[float, ...] = ()
     peak_bytes: tuple[int, ...] = ()
-    sent_bytes: dict[str, int] = field(default_factory=dict)
+    sent_bytes: tuple[int, ...] = ()
     joules: float | None = None
 
 
@@ -51,19 +51,17 @@ def run_peer(
     limit_seconds: float,
 ) -> PeerRun:
     """A script that times rounds. devices: in the order of ranks. folder: for the ranks' logs, made here."""
-    before = {name: beds.statistics(name, reset_peak=True) for name in devices}
     log, problem = run_script(
         bed, script, devices, *options, folder=folder, limit_seconds=limit_seconds, start_is_timed=False
     )
     if problem:
         return PeerRun(problem=problem)
     told = _told(log.read_text())
-    sent = {name: int(beds.statistics(name)["sent_bytes"] - before[name]["sent_bytes"]) for name in devices}
     return PeerRun(
         round_seconds=tuple(told["round_seconds"]),
         cpu_seconds=tuple(rank["cpu_seconds"] for rank in told["ranks"]),
         peak_bytes=tuple(int(rank["peak_bytes"]) for rank in told["ranks"]),
-        sent_bytes=sent,
+        sent_bytes=tuple(int(rank["sent_bytes"]) for rank in told["ranks"]),
         joules=told["joules"],
     )
 

@@ -9,24 +9,40 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from bench.peers.blocks import blocks_of, optimizer, samples
-from bench.peers.rounds import arguments, join, laid_out, time_rounds
+from bench.peers.rounds import arguments, join, laid_out, memory_format, time_rounds
 
 
 class _BothWays(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.contiguous()
+    def forward(
+        ctx: Any, x: torch.Tensor, activations: torch.memory_format, gradients: torch.memory_format
+    ) -> torch.Tensor:
+        ctx.gradients = gradients
+        return _as_images(x, activations)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient.contiguous()
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _as_images(gradient, ctx.gradients), None, None
 
 
-class _Contiguous(nn.Module):
-    """Activations and gradients: gloo sends nothing else."""
+def _as_images(x: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+    """layout: of what has images' four dimensions."""
+    return x.contiguous(memory_format=layout if x.dim() == 4 else torch.contiguous_format)
+
+
+class LaidOut(nn.Module):
+    """Before the first block and behind the last one: gloo sends what is contiguous and nothing else, while images between the
+    blocks lie as these compute them best. activations, gradients: how they lie from here on, each in its direction.
+    """
+
+    def __init__(self, *, activations: torch.memory_format, gradients: torch.memory_format) -> None:
+        super().__init__()
+        self._layouts = activations, gradients
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = _BothWays.apply(x) if x.is_floating_point() else x  # type: ignore[no-untyped-call]
+        if not x.is_floating_point():
+            return x
+        found: torch.Tensor = _BothWays.apply(x, *self._layouts)  # type: ignore[no-untyped-call]
         return found
 
 
@@ -37,7 +53,9 @@ def main() -> None:
     join(given)
     cuts = [int(cut) for cut in given.cuts.split(",")]
     blocks = blocks_of(given.model)[cuts[given.rank] : cuts[given.rank + 1]]
-    module = laid_out(nn.Sequential(_Contiguous(), *blocks, _Contiguous()), given)
+    inside, between = memory_format(given.channels_last), torch.contiguous_format
+    first, last = LaidOut(activations=inside, gradients=between), LaidOut(activations=between, gradients=inside)
+    module = laid_out(nn.Sequential(first, *blocks, last), given.channels_last)
     step = optimizer(module) if list(module.parameters()) else None
     stage = PipelineStage(module, given.rank, given.world, torch.device("cpu"))
     schedule = Schedule1F1B(stage, n_microbatches=given.mini_batch // given.micro_batch, loss_fn=nn.CrossEntropyLoss())

@@ -5,20 +5,23 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from bench.energy import joules_between, read_counters
+from edgeswarm.process_memory import peak_anonymous_bytes
 
 # Not timed: the first two rounds, and of rounds as long as this the first alone.
 WARM_UP_ROUNDS, LONG_ROUND_SECONDS = 2, 30.0
 IMPORTED = "has imported torch"  # what a script says first
 JOIN_SECONDS = 300.0
+_LINKS = Path("/proc/self/net/dev")
+_SENT = 8  # its column there, behind the link's name
 
 
 def warm_up_rounds(round_seconds: float) -> int:
@@ -40,15 +43,21 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def memory_format(given: argparse.Namespace) -> torch.memory_format:
+def memory_format(channels_last: bool) -> torch.memory_format:
     """Of weights and of images."""
-    return torch.channels_last if given.channels_last else torch.contiguous_format
+    return torch.channels_last if channels_last else torch.contiguous_format
 
 
-def laid_out(module: nn.Module, given: argparse.Namespace) -> nn.Module:
+def laid_out(module: nn.Module, channels_last: bool) -> nn.Module:
     """For training, with its convolutions' weights as asked."""
-    found: nn.Module = module.train().to(memory_format=memory_format(given))  # type: ignore[call-overload]
+    found: nn.Module = module.train().to(memory_format=memory_format(channels_last))  # type: ignore[call-overload]
     return found
+
+
+def sent_bytes(table: Path = _LINKS) -> int:
+    """What left over this device's links so far, headers and all; what processes here send each other is not in it."""
+    links = (line.partition(":") for line in table.read_text().splitlines())
+    return sum(int(numbers.split()[_SENT]) for name, _, numbers in links if numbers and name.strip() != "lo")
 
 
 def join(given: argparse.Namespace) -> None:
@@ -74,7 +83,7 @@ def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> N
         dist.broadcast(left, 0)
     for _ in range(int(left)):
         train_round()
-    cpu_before = time.process_time()
+    cpu_before, sent_before = time.process_time(), sent_bytes()
     energy_before = read_counters()
     begin = time.perf_counter()
     seconds: list[float] = []
@@ -90,7 +99,9 @@ def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> N
     joules = joules_between(energy_before, read_counters())
     used = {
         "cpu_seconds": time.process_time() - cpu_before,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "sent_bytes": sent_bytes() - sent_before,
+        # As workers tell theirs. What getrusage says outlives fork and exec: it begins at the peak of who started this process.
+        "peak_bytes": peak_anonymous_bytes(),
     }
     ranks: list[dict[str, float] | None] = [used]
     if given.world > 1:

@@ -18,7 +18,8 @@ import torch
 from bench.measuring import say
 from bench.peers import balance
 from bench.peers.blocks import blocks_of, has_images, samples
-from bench.peers.launch import run_peer
+from bench.peers.launch import PeerRun, run_peer
+from bench.peers.rounds import laid_out, memory_format
 from bench.testbed.bed import EmulatedLan
 
 MICRO_BATCHES = (8, 16, 32, 64, 128, 256)
@@ -111,8 +112,8 @@ def rate_alone(
 
 
 class PeerTuner:
-    """Tries settings on the testbed. rates: samples per second of each device alone. channels_last: as it was best there.
-    folder: for the logs of what is tried.
+    """Tries settings on the testbed. rates: samples per second of each device alone. cores: of one core, likewise.
+    channels_last: as it was best alone. folder: for the logs of what is tried.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class PeerTuner:
         *,
         mini_batch: int,
         rates: Mapping[str, float],
+        cores: Mapping[str, float],
         channels_last: bool,
         folder: Path,
     ) -> None:
@@ -129,6 +131,7 @@ class PeerTuner:
         self._model = model
         self._mini_batch = mini_batch
         self._rates = dict(rates)
+        self._cores = dict(cores)
         self._channels_last = channels_last
         self._folder = folder
         self._tried = 0
@@ -137,7 +140,7 @@ class PeerTuner:
         """With equal shares and with shares by speed, both with the bucket size that is best with the latter.
 
         micro_batch: what is best on a device alone is so here, as far as its memory holds DDP's buckets, too: between steps
-        each computes by itself.
+        each computes by itself. Speeds are those of the devices alone, or of how busy each was with these: the faster of the two.
         """
         devices, by_speed = list(self._rates), list(self._rates.values())
 
@@ -157,10 +160,22 @@ class PeerTuner:
             if not all(map(math.isinf, tried.values())):
                 break
         at_once, bucket = _best(tried)
-        return {
-            "DDP, equal shares": settings([1.0] * len(devices), self._mini_batch, at_once=at_once, bucket_mib=bucket),
-            "DDP, shares by speed": settings(by_speed, self._mini_batch, at_once=at_once, bucket_mib=bucket),
-        }
+
+        def whole(weights: Sequence[float]) -> PeerSettings:
+            return settings(weights, self._mini_batch, at_once=at_once, bucket_mib=bucket)
+
+        alone, done = whole(by_speed), self._try(whole(by_speed), self._mini_batch)
+        choices = {alone.options["shares"]: (alone, _seconds_of(done))}
+        if not done.problem:
+            shares = [int(share) for share in alone.options["shares"].split(",")]
+            speeds = balance.corrected_speeds(shares, done.cpu_seconds, [self._cores[device] for device in devices])
+            corrected = whole(speeds)
+            if corrected != alone:
+                choices[corrected.options["shares"]] = corrected, self._seconds(corrected, self._mini_batch)
+        best = min(choices.values(), key=lambda choice: choice[1])[
+            0
+        ]  # where the trial failed, so will the run, and say why
+        return {"DDP, equal shares": whole([1.0] * len(devices)), "DDP, shares by speed": best}
 
     def pipeline(self, *, bytes_per_second: float) -> PeerSettings:
         """Stages balanced by speed, for each number of micro-batches that is tried; 1F1B needs as many as stages."""
@@ -175,7 +190,7 @@ class PeerTuner:
     def _balanced(self, micro_batch: int, bytes_per_second: float) -> PeerSettings:
         devices = list(self._rates)
         fastest = max(self._rates.values())
-        seconds, output_bytes = block_costs(self._model, micro_batch)
+        seconds, output_bytes = block_costs(self._model, micro_batch, channels_last=self._channels_last)
         # The fastest device does `fastest` samples a second by itself; this machine's blocks say how they are spread.
         factor = micro_batch / fastest / sum(seconds)
         cut = balance.balanced_stages(
@@ -190,6 +205,9 @@ class PeerTuner:
 
     def _seconds(self, settings: PeerSettings, mini_batch: int) -> float:
         """Of a round on trial; infinite where it fails."""
+        return _seconds_of(self._try(settings, mini_batch))
+
+    def _try(self, settings: PeerSettings, mini_batch: int) -> PeerRun:
         self._tried += 1
         words = settings.words(self._model, mini_batch, rounds=TRIAL_ROUNDS, seconds=_LIMIT_SECONDS)
         done = run_peer(
@@ -200,18 +218,20 @@ class PeerTuner:
             folder=self._folder / str(self._tried),
             limit_seconds=_LIMIT_SECONDS,
         )
-        seconds = math.inf if done.problem else statistics.median(done.round_seconds)
-        say(f"{settings.script} {settings.micro_batch} {settings.options}: {done.problem or f'{seconds:.2f} s'}")
-        return seconds
+        told = done.problem or f"{_seconds_of(done):.2f} s"
+        say(f"{settings.script} {settings.micro_batch} {settings.options}: {told}")
+        return done
 
 
-def block_costs(model: str, micro_batch: int) -> tuple[list[float], list[int]]:
-    """By block, on this machine: seconds of forward and backward of a micro-batch, and the bytes that it gives."""
+def block_costs(model: str, micro_batch: int, *, channels_last: bool) -> tuple[list[float], list[int]]:
+    """By block, on this machine: seconds of forward and backward of a micro-batch, and the bytes that it gives. All lies in
+    memory as in the pipeline: what is quick in one layout is slow in the other.
+    """
     torch.set_num_threads(1)
     seconds, output_bytes = [], []
-    x = samples(model, micro_batch)[0]
+    x = samples(model, micro_batch, memory_format=memory_format(channels_last))[0]
     for block in blocks_of(model):
-        block.train()
+        laid_out(block, channels_last)
         spans = []
         for _ in range(_BLOCK_REPEATS):
             source = x.detach().requires_grad_() if x.is_floating_point() else x
@@ -223,6 +243,11 @@ def block_costs(model: str, micro_batch: int) -> tuple[list[float], list[int]]:
         x = y.detach()
         output_bytes.append(x.numel() * x.element_size())
     return seconds, output_bytes
+
+
+def _seconds_of(done: PeerRun) -> float:
+    """Of its median round; infinite where it failed."""
+    return math.inf if done.problem else statistics.median(done.round_seconds)
 
 
 def _best(tried: Mapping[Choice, float]) -> Choice:

@@ -34,12 +34,12 @@ def main() -> None:
     shares = [int(share) for share in given.shares.split(",")] if given.shares else [given.mini_batch]
     begin_of_mine = sum(shares[: given.rank])
     torch.manual_seed(given.seed)
-    plain = laid_out(task.make(), given)
+    plain = laid_out(task.make(), given.channels_last)
     model: nn.Module = DistributedDataParallel(plain, broadcast_buffers=False) if given.world > 1 else plain
     step = adamw(model.named_parameters())
     loss_sum = nn.CrossEntropyLoss(reduction="sum")
     inputs, digits = _all_of(task, test=False)
-    inputs = inputs.contiguous(memory_format=memory_format(given))
+    inputs = inputs.contiguous(memory_format=memory_format(given.channels_last))
     test = _all_of(task, test=True)
 
     def train_round(chosen: Tensor) -> None:

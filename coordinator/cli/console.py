@@ -24,7 +24,9 @@ def data_console() -> Console:
 
 def progress_console() -> Console:
     """For progress, hints and warnings."""
-    return _console(cast(TextIO, _Lossy(sys.stderr, errno.EIO, errno.EPIPE)), terminal=sys.stderr.isatty())
+    return _console(
+        cast(TextIO, _Lossy(sys.stderr, errno.EIO, errno.EPIPE, errno.ENOSPC)), terminal=sys.stderr.isatty()
+    )
 
 
 def file_console(file: IO[str]) -> Console:
@@ -54,7 +56,7 @@ class _Lossy:
     """A text stream that may fail: what it doesn't take is lost, and the work of which it tells goes on.
 
     numbers: of the errors that are meant; all where there are none. A terminal that went away gives EIO, a pipe whose reader
-    left EPIPE.
+    left EPIPE, a file on a full disk ENOSPC.
     """
 
     def __init__(self, stream: IO[str], *numbers: int) -> None:

@@ -55,7 +55,8 @@ def cancelled_by_signals(
             if not pipe.read(1):
                 return
         again = " (Ctrl-C again leaves at once)" if sys.stderr.isatty() else ""
-        hint(f"\nstopping: {what_is_cleaned_up}{again}")
+        with contextlib.suppress(OSError):  # nobody may read it any more
+            hint(f"\nstopping: {what_is_cleaned_up}{again}")
         cancel.set()
 
     if threading.current_thread() is not threading.main_thread():

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from edgeswarm.plan import Plan
     from edgeswarm.profile import PlanningInstance
 
+    from ..planner.alternatives import Alternative
+
 
 @click.command(short_help="Say who would compute what, and how fast.")
 @click.argument("job", type=EXISTING_FILE, required=False)
@@ -97,10 +99,18 @@ def plan(
     from ..planner.alternatives import of_changes, of_planners
     from ..planner.bound import round_bound_seconds
     from ..planner.planners import comparison_planners
+    from ..planner.what_if import what_if
 
+    for change in changes:
+        what_if(instance, change)  # what can't be made is said before anything is printed
     bound = round_bound_seconds(instance)
-    changed = of_changes(instance, changes, planner=planner, micro_batch=micro_batch)
-    others = of_planners(instance, comparison_planners(made.planner), micro_batch=micro_batch)
+
+    def others() -> tuple[Alternative, ...]:
+        return of_planners(instance, comparison_planners(made.planner), micro_batch=micro_batch)
+
+    def changed() -> tuple[Alternative, ...]:
+        return of_changes(instance, changes, planner=planner, micro_batch=micro_batch)
+
     if plot_path is not None:
         from ..simulator.simulate import simulate
 
@@ -108,8 +118,8 @@ def plan(
     if as_json:
         more = {
             "bound_seconds": bound,
-            "comparison": [other.to_json() for other in others],
-            "what_if": [other.to_json() for other in changed],
+            "comparison": [other.to_json() for other in others()],
+            "what_if": [other.to_json() for other in changed()],
         }
         print_json({**made.to_json(), **more})
         return
@@ -118,9 +128,10 @@ def plan(
     console = data_console()
     print_plan(console, made, instance)
     print_bound(console, made, bound)
-    print_alternatives(console, "planner", made, others)
-    if changed:
-        print_alternatives(console, "what if", made, changed)
+    # The others may plan for much longer: who asked for the plan has it by now.
+    print_alternatives(console, "planner", made, others())
+    if changes:
+        print_alternatives(console, "what if", made, changed())
 
 
 def plan_job(job: Path, found: Mapping[str, Any], **wanted: Any) -> tuple[Plan, PlanningInstance]:

@@ -54,7 +54,7 @@ def print_alternatives(console: Console, what: str, plan: Plan, alternatives: Se
     for other in alternatives:
         remarks.extend(f"{other.name}: {assumption}" for assumption in other.assumptions)
         if other.plan is None or other.predicted is None:
-            table.add_row(other.name, "no plan fits", "", "", "")
+            table.add_row(other.name, "left out" if other.left_out else "no plan", "", "", "")
             remarks.append(f"{other.name}: {other.problem}")
             continue
         assert plan.predicted is not None

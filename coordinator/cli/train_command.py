@@ -150,8 +150,8 @@ def train(
     from .parts import PartsOfRounds, parts_table
 
     parts_of_rounds = PartsOfRounds()
-    result, attached = _train(options, parts_of_rounds, announcement)
-    if as_json and attached:
+    result, is_read = _train(options, parts_of_rounds, announcement)
+    if as_json and is_read:
         document = {"folder": str(result.folder), "plan": result.plan.to_json(), "metrics": dict(result.metrics)}
         print_json({**document, "parts": parts_of_rounds.to_json()} if parts else document)
         return
@@ -161,7 +161,7 @@ def train(
 
 
 def _train(options: TrainOptions, parts: PartsOfRounds, announcement: Announcement | None) -> tuple[TrainResult, bool]:
-    """The result, and whether the process still has the terminal (or files) that it began with.
+    """The result, and whether standard output still is what the process began with.
 
     announcement: of a training that goes to the background after its first round.
     """
@@ -209,4 +209,4 @@ def _train(options: TrainOptions, parts: PartsOfRounds, announcement: Announceme
             raise
         code = report(error, log_folder=log_folder)  # for whoever reads the log, --json or not
         raise click.exceptions.Exit(code) from error
-    return result, output.attached
+    return result, output.result_is_read

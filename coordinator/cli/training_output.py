@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STANDARD_STREAMS = (0, 1, 2)
-STANDARD_ERROR = 2
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
 class TrainingOutput:
@@ -49,6 +49,11 @@ class TrainingOutput:
     def attached(self) -> bool:
         """Whether the process still has the streams that it began with."""
         return not self._redirected
+
+    @property
+    def result_is_read(self) -> bool:
+        """Whether standard output still is what it was: a file or a pipe is, though the terminal has hung up."""
+        return STANDARD_OUTPUT not in self._redirected
 
     def __enter__(self) -> TrainingOutput:
         self._terminal.__enter__()

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgeswarm.profile import DeviceProfile, FloatArray, IntArray
+from edgeswarm.model_costs import FloatArray, IntArray
+from edgeswarm.profile import DeviceProfile
 
 BoolArray = npt.NDArray[np.bool_]
 

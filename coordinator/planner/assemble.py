@@ -13,8 +13,11 @@ from .prediction import with_prediction
 _NO_SAMPLES = "no sample of a micro-batch is left for it; the others of its group are faster or hold more"
 
 
-def assemble_plan(instance: PlanningInstance, found: FoundPipeline, *, planner: str, left_out: str) -> Plan:
-    """The plan of a found pipeline. left_out: why a device that the search did not look at stays idle."""
+def assemble_plan(instance: PlanningInstance, found: FoundPipeline, *, planner: str, left_out: str) -> Plan | None:
+    """The plan of a found pipeline; None where a replica would get fewer samples of the last micro-batch than its layers need.
+
+    left_out: why a device that the search did not look at stays idle.
+    """
     stages = tuple(
         Stage(
             stage.first_layer,
@@ -34,6 +37,8 @@ def assemble_plan(instance: PlanningInstance, found: FoundPipeline, *, planner: 
         stages=stages,
         idle=_idle_devices(instance, found, left_out),
     )
+    if plan.too_few_samples(mini_batch, instance.model.least_batches):
+        return None
     return with_prediction(instance, with_backups(instance, with_owners(instance, plan)))
 
 

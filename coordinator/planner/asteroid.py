@@ -27,7 +27,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+from edgeswarm.model_costs import FloatArray, IntArray
+from edgeswarm.profile import PlanningInstance
 
 from .allocation import BoolArray
 from .stage_tables import StageCosts, StageTables
@@ -248,10 +249,10 @@ class _Program:
         tables = self.tables
         cut = head.costs.end[run]
         sent = tables.instance.model.cut_bytes[cut].astype(np.float64) * tables.micro_batch
+        answered = tables.instance.model.answered_bytes[cut].astype(np.float64) * tables.micro_batch
         latency = tables.instance.network.latency_seconds
         if tables.uniform_bandwidth is not None:
-            seconds = sent / tables.uniform_bandwidth + latency
-            return seconds, seconds
+            return sent / tables.uniform_bandwidth + latency, answered / tables.uniform_bandwidth + latency
         forward = np.full(len(run), np.inf)
         backward = np.full(len(run), np.inf)
         shares = head.costs.shares[run]
@@ -265,7 +266,7 @@ class _Program:
                 back = tables.bandwidth[receiver, head.first_device + sender]
                 forward = np.where(overlap, np.minimum(forward, there), forward)
                 backward = np.where(overlap, np.minimum(backward, back), backward)
-        return sent / forward + latency, sent / backward + latency
+        return sent / forward + latency, answered / backward + latency
 
     def _filled(self, candidates: _Candidates | None, picks: list[IntArray], heads: list[_Head]) -> _State:
         """The state of the candidates that were picked, by level: at most one of each first layer."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeswarm.profile import DeviceProfile, FloatArray, PlanningInstance
+from edgeswarm.model_costs import FloatArray
+from edgeswarm.profile import DeviceProfile, PlanningInstance
 
 _STEPS = 200
 

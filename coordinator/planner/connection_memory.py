@@ -55,7 +55,7 @@ def peers_of(plan: Plan) -> dict[str, set[str]]:
 def _largest_gradient(instance: PlanningInstance, stage: Stage) -> int:
     """Bytes of a layer's gradients. There is room for all of a gradient, also where only some rows travel."""
     return max(
-        layer.param_bytes if layer.gradient_bytes is None or layer.met_gradient_bytes else layer.gradient_bytes
+        layer.all_trained_bytes if layer.gradient_bytes is None or layer.met_gradient_bytes else layer.gradient_bytes
         for layer in instance.model.layers[stage.first_layer : stage.end_layer]
     )
 

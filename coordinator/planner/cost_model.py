@@ -102,8 +102,7 @@ def held_bytes(
     passing: the instance's `passing_table`, where that is at hand.
     """
     at_once = samples if at_once is None else at_once
-    resident = instance.resident_bytes_before
-    weights = float(resident[end_layer] - resident[first_layer])
+    weights = instance.resident_bytes(first_layer, end_layer)
     activations = instance.model.saved_bytes(first_layer, end_layer) * at_once * in_flight
     beside = passing_bytes(
         instance,
@@ -165,16 +164,18 @@ def pairs_in_use(sender: Stage, receiver: Stage) -> list[tuple[str, str]]:
 def link_step(instance: PlanningInstance, index: int, sender: Stage, receiver: Stage) -> Step:
     """The step between two stages: a micro-batch's bytes at the cut over the slowest pair in use, plus the latency.
 
-    Forward goes from sender to receiver, backward the other way, each at its own direction's bandwidth.
+    Forward goes from sender to receiver, backward the other way, each at its own direction's bandwidth. Gradients come back for
+    what needs them alone, which the paper has for all that crosses.
     """
     pairs = [(instance.index_of[a], instance.index_of[b]) for a, b in pairs_in_use(sender, receiver)]
     sent = float(instance.model.cut_bytes[sender.end_layer]) * sender.samples
+    answered = float(instance.model.answered_bytes[sender.end_layer]) * sender.samples
     latency = instance.network.latency_seconds
     return Step(
         StepKind.LINK,
         index,
         forward_seconds=sent / instance.network.slowest(pairs) + latency,
-        backward_seconds=sent / instance.network.slowest((b, a) for a, b in pairs) + latency,
+        backward_seconds=answered / instance.network.slowest((b, a) for a, b in pairs) + latency,
     )
 
 

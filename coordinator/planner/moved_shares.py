@@ -28,6 +28,7 @@ from .prediction import with_prediction
 from .search.in_passes import PassSharing
 from .search.problem import SearchProblem
 from .search.sample_shares import SampleSharing
+from .shortage import plan_shortages
 
 # Of a round.
 LEAST_GAIN_OF_A_STAGE = 0.01
@@ -49,8 +50,9 @@ def moved_shares(instance: PlanningInstance, plan: Plan, computing_seconds: Mapp
     """The plan with shares by speed, and of a plan in passes with passes that suit them; None where that brings nothing.
 
     instance: what the plan was made of. computing_seconds: forward and backward of a whole round, by device.
-    A stage stays as it is where a replica would get no sample, where memory holds the new shares with a smaller K alone, and
-    where the round hardly gets shorter: replicas that wait for others anyway seem quicker one time and slower the next.
+    A stage stays as it is where a replica would get no sample, where memory holds the new shares with a smaller K alone or not
+    beside all links, where a smaller last micro-batch can't be split by them, and where the round hardly gets shorter:
+    replicas that wait for others anyway seem quicker one time and slower the next.
     """
     shown = stretched(instance, plan, computing_seconds)
     sharing = SampleSharing(SearchProblem(shown))
@@ -60,6 +62,8 @@ def moved_shares(instance: PlanningInstance, plan: Plan, computing_seconds: Mapp
         there, half_way = _moved_both_ways(sharing, stage, plan)
         for moved, least_gain in ((there, LARGE_GAIN), (half_way, LEAST_GAIN_OF_A_STAGE)):
             changed = replace(bare, stages=(*bare.stages[:place], moved, *bare.stages[place + 1 :]))
+            if not _can_be(instance, changed):
+                continue
             found = round_seconds(shown, changed)
             if seconds - found >= least_gain * before:
                 bare, seconds = changed, found
@@ -67,6 +71,15 @@ def moved_shares(instance: PlanningInstance, plan: Plan, computing_seconds: Mapp
     if bare.stages == plan.stages:
         return None
     return MovedShares(with_prediction(shown, bare), gain=1.0 - seconds / before)
+
+
+def _can_be(instance: PlanningInstance, plan: Plan) -> bool:
+    """Whether every replica takes enough samples for its layers, or none, and all memory holds it.
+
+    What links and the all-reduce hold is known for a whole plan only: other shares are other peers, of neighbours too.
+    """
+    too_few = plan.too_few_samples(instance.training.mini_batch, instance.model.least_batches)
+    return not too_few and not plan_shortages(instance, plan)
 
 
 def expected_seconds(instance: PlanningInstance, plan: Plan) -> dict[str, float]:

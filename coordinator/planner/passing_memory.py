@@ -34,7 +34,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgeswarm.feed_ahead import FEED_AHEAD_BYTES, most_held_ahead_bytes
-from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+from edgeswarm.model_costs import FloatArray, IntArray
+from edgeswarm.profile import PlanningInstance
 
 # What layers take while they compute is more in a training than what layers by themselves were seen to take. An instance's
 # numbers have grown by this. Set from the peaks of plans over six emulated devices (bench.predictions).

@@ -20,6 +20,7 @@ from .comparison.gpipe import gpipe_by_size, gpipe_by_time, gpipe_shortage
 from .comparison.pipedream import pipedream, pipedream_shortage
 from .connection_memory import connection_bytes
 from .micro_batches import micro_batch_sizes
+from .planning_work import MOST_WORK, asteroid_work, dapple_work, pipedream_work, pipeline_work
 from .prediction import with_prediction
 from .reached_in_flight import with_reached_in_flight
 from .search.edgeswarm import plan_by_search
@@ -52,7 +53,7 @@ class Planner:
     pipeline that lacks least. use_most_devices: of micro-batch sizes the one that keeps most devices busy, and
     only then the fastest; else data parallelism would choose micro-batches so small that one device takes them all.
     reached_in_flight: its K is this runtime's own, and no larger than what a round has use for.
-    small_only: it can plan for small models and few devices alone.
+    small_only: it can plan for small models and few devices alone. work: how much planning is, where it grows fast with devices.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Planner:
     use_most_devices: bool = False
     reached_in_flight: bool = False
     small_only: bool = False
+    work: Callable[[PlanningInstance], int] | None = None
 
 
 def _asteroid(most_in_flight: int | None) -> Search:
@@ -88,7 +90,8 @@ def _edgeswarm(instance: PlanningInstance, sizes: tuple[int, ...]) -> Plan | Non
     found = plan_by_search(instance, micro_batch=micro_batch, seeds=seed_plans(instance, sizes))
     if found is None:
         # The search begins at a few cut points; where memory is short, all that fits may lie between them.
-        others = [_fitting_plan(instance, PLANNERS[name], sizes)[0] for name in LOOK_AT_EVERY_CUT]
+        names = [name for name in LOOK_AT_EVERY_CUT if not is_too_much_work(instance, name)]
+        others = [_fitting_plan(instance, PLANNERS[name], sizes)[0] for name in names]
         seeds = [plan for plan in others if plan is not None]
         found = plan_by_search(instance, micro_batch=micro_batch, seeds=seeds) if seeds else None
     in_passes = plan_in_passes(instance) if micro_batch is None else None
@@ -116,6 +119,7 @@ PLANNERS: dict[str, Planner] = {
             "asteroid",
             "stages of layers, each over a group of devices (Asteroid's Algorithms 1 and 2)",
             tuple(_asteroid(most) for most in (None, *FEWER_IN_FLIGHT)),
+            work=asteroid_work,
         ),
         Planner(
             "data-parallel",
@@ -130,6 +134,7 @@ PLANNERS: dict[str, Planner] = {
             tuple(_pipeline(most) for most in (None, *FEWER_IN_FLIGHT)),
             left_out="no stage is left that it could hold",
             reached_in_flight=True,
+            work=pipeline_work,
         ),
         Planner(
             "single",
@@ -150,12 +155,14 @@ PLANNERS: dict[str, Planner] = {
             "PipeDream's optimizer, for equal devices",
             (pipedream,),
             shortage=pipedream_shortage,
+            work=pipedream_work,
         ),
         Planner(
             "dapple",
             "DAPPLE's planner, for equal devices",
             (dapple,),
             shortage=dapple_shortage,
+            work=dapple_work,
         ),
         Planner(
             "exhaustive",
@@ -171,7 +178,8 @@ def make_plan(instance: PlanningInstance, planner: str = "edgeswarm", micro_batc
     """Plan an instance; the plan fits memory and has its prediction, backup holders and idle devices filled in.
 
     planner: a name of PLANNERS (ValueError for another). micro_batch: samples of a micro-batch; None tries several.
-    Raises EdgeswarmError: NO_PLAN_FITS where memory is too small, PLAN_INVALID for a micro_batch that cannot be.
+    Raises EdgeswarmError: NO_PLAN_FITS where memory is too small or the planner's replicas can't split a micro-batch,
+    PLAN_INVALID for a micro_batch that cannot be.
     """
     if planner not in PLANNERS:
         raise ValueError(f"there is no planner {planner!r}; known: {', '.join(PLANNERS)}")
@@ -182,6 +190,8 @@ def make_plan(instance: PlanningInstance, planner: str = "edgeswarm", micro_batc
     if plan is not None:
         return plan
     shortages = shortages or _shortages(burdened, chosen, min(sizes))
+    if shortages[0].lacking_bytes <= 0:
+        raise _cannot_split(instance, planner, sizes) if instance.model.largest_least_batch > 1 else _not_found(planner)
     raise no_plan_fits(instance, shortages, planner=planner, fixed_micro_batch=micro_batch is not None)
 
 
@@ -227,6 +237,12 @@ def comparison_planners(chosen: str) -> tuple[str, ...]:
     return tuple(name for name, planner in PLANNERS.items() if name != chosen and not planner.small_only)
 
 
+def is_too_much_work(instance: PlanningInstance, planner: str) -> bool:
+    """Whether planning with it would take longer than its plan is worth to somebody who didn't ask for this planner."""
+    work = PLANNERS[planner].work
+    return work is not None and work(instance) > MOST_WORK
+
+
 def _best_plan(instance: PlanningInstance, planner: Planner, attempt: Search, sizes: tuple[int, ...]) -> Plan | None:
     """The best over the micro-batch sizes, which come largest first."""
     best: Plan | None = None
@@ -236,6 +252,8 @@ def _best_plan(instance: PlanningInstance, planner: Planner, attempt: Search, si
         if found is None:
             continue
         plan = assemble_plan(instance, found, planner=planner.name, left_out=planner.left_out)
+        if plan is None:
+            continue
         more = planner.use_most_devices and best is not None and len(plan.devices) - len(best.devices)
         if more > 0 or (more == 0 and found.round_seconds < slowest_round):
             best = plan
@@ -274,6 +292,28 @@ def sizes_to_try(mini_batch: int, micro_batch: int | None, *, least_batch: int) 
             f"Choose one of {', '.join(map(str, micro_batch_sizes(mini_batch, least_batch=least_batch)))}.",
         )
     return (micro_batch,)
+
+
+def _not_found(planner: str) -> EdgeswarmError:
+    """Where one fits that the planner doesn't look at: with many devices it leaves out what would take it too long."""
+    return EdgeswarmError(
+        ErrorCode.NO_PLAN_FITS,
+        f"The planner '{planner}' found no plan that fits the devices' memory, among those that it looked at.",
+        "Choose a smaller --micro-batch, or try --planner pipeline, which looks at every cut and may take minutes.",
+    )
+
+
+def _cannot_split(instance: PlanningInstance, planner: str, sizes: tuple[int, ...]) -> EdgeswarmError:
+    """Why there is no plan where memory isn't what is missing."""
+    least = instance.model.largest_least_batch
+    other_planner = "" if planner == "edgeswarm" else ", or --planner edgeswarm, which leaves devices out"
+    return EdgeswarmError(
+        ErrorCode.NO_PLAN_FITS,
+        f"The planner '{planner}' has no plan with micro-batches of {', '.join(map(str, sizes))} samples: in a round of "
+        f"{instance.training.mini_batch} its replicas can't split each of them so that all get the {least} samples that a layer "
+        "of the model needs at once.",
+        f"Choose another batch_size or --micro-batch{other_planner}.",
+    )
 
 
 def _shortages(instance: PlanningInstance, planner: Planner, samples: int) -> tuple[Shortage, ...]:

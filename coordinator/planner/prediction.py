@@ -36,7 +36,12 @@ def with_prediction(instance: PlanningInstance, plan: Plan) -> Plan:
 
 
 def describe_limits(plan: Plan, limits: tuple[Limit, ...]) -> str:
-    """What a round's critical path is made of, in words: the largest part first, small ones left out."""
+    """What a round's critical path is made of, in words: the largest part first, small ones left out.
+
+    limits: none where the round takes no time, as by a profile whose layers all take 0 s.
+    """
+    if not limits:
+        return "nothing, since nothing in it takes any time"
     told = [limit for limit in limits[:_MOST_LIMITS] if limit.fraction >= _WORTH_A_WORD] or list(limits[:1])
     parts = [f"{_with_devices(plan, limit)} for {limit.fraction:.0%}" for limit in told]
     return ", ".join([f"{parts[0]} of it", *parts[1:]])

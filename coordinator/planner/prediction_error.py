@@ -22,8 +22,9 @@ from dataclasses import replace
 import numpy as np
 
 from edgeswarm.layer_curves import extrapolation_error
+from edgeswarm.model_costs import FloatArray
 from edgeswarm.plan import Plan
-from edgeswarm.profile import DeviceProfile, FloatArray, PlanningInstance
+from edgeswarm.profile import DeviceProfile, PlanningInstance
 
 from ..simulator.simulate import round_seconds
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.model_costs import FloatArray
 from edgeswarm.plan import Plan
-from edgeswarm.profile import DeviceDescription, FloatArray, PlanningInstance
+from edgeswarm.profile import DeviceDescription, PlanningInstance
 
 from .cost_model import held_bytes, in_flight_limit, plan_memory_bytes
 from .passing_memory import passing_table
@@ -129,7 +130,7 @@ def _remedies(
     remedies.append("another device")
     state = instance.training.optimizer_state_bytes_per_parameter_byte
     if state > 0:
-        saved = instance.model.param_bytes(worst.first_layer, worst.end_layer) * state
+        saved = instance.model.trained_bytes(worst.first_layer, worst.end_layer) * state
         remedies.append(f"an optimizer without state (plain SGD saves {readable_bytes(saved)} there)")
     narrowed = _saved_by_a_narrow_wire(instance, worst)
     if narrowed > WORTH_NARROWING * worst.lacking_bytes:
@@ -175,7 +176,8 @@ def _cuts_with_least_lack(
     """Cut points [stages + 1] for which the device that lacks most lacks least, by what `held_bytes` counts."""
     model = instance.model
     count = model.layer_count
-    weights = instance.resident_bytes_before
+    places = np.arange(count + 1)
+    weights = instance.resident_bytes_of_runs(places[:, np.newaxis], places[np.newaxis, :])
     saved = model.saved_bytes_before[np.newaxis, :] - model.saved_bytes_from[:, np.newaxis]
     table = passing_table(instance)
     passing = table.bytes_of(samples)
@@ -185,7 +187,7 @@ def _cuts_with_least_lack(
     for place, in_flight in zip(order, limits, strict=True):
         device = instance.devices[place]
         waiting = table.waiting_per_sample(saved, in_flight=in_flight, micro_batches=micro_batches)
-        needed = weights[np.newaxis, :] - weights[:, np.newaxis] + passing + samples * waiting
+        needed = weights + passing + samples * waiting
         lack = needed + device.base_bytes - device.memory_bytes
         lack = np.where(upper, np.maximum(lack, worst[:, np.newaxis]), np.inf)
         froms.append(np.argmin(lack, axis=0))

@@ -13,7 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+from edgeswarm.model_costs import FloatArray, IntArray
+from edgeswarm.profile import PlanningInstance
 
 from .allocation import BoolArray, Group, StageTimes, share_samples
 from .cost_model import in_flight_limit
@@ -144,8 +145,7 @@ class StageTables:
         kinds = self._kinds[devices]
         first, end = self._layer_runs(kinds, head=head, tail=tail, wanted=ends)
         model = self.instance.model
-        resident = self.instance.resident_bytes_before
-        weights = resident[end] - resident[first]
+        weights = self.instance.resident_bytes_of_runs(first, end)
         passing = passing_of_runs(self.instance, first, end)
         saved = model.saved_bytes_before[end] - model.saved_bytes_from[first]
         per_sample = passing.waiting_per_sample(saved, in_flight=in_flight, micro_batches=self.micro_batches)
@@ -181,9 +181,7 @@ class StageTables:
 
     def _all_reduce(self, shared: _Shared, devices: slice) -> FloatArray:
         """[R]: the ring's seconds over the replicas that take samples (Eq 5)."""
-        model = self.instance.model
-        before = model.gradient_bytes_before.astype(np.float64)
-        gradients = before[shared.end] - before[shared.first]
+        gradients = self.instance.model.gradient_bytes_of_runs(shared.first, shared.end)
         busy = shared.shares > 0
         size = np.maximum(busy.sum(axis=1), 1)
         slowest = np.full(len(gradients), np.inf)

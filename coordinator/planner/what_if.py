@@ -1,7 +1,8 @@
 """Instances that aren't: without a device, with a faster link, with more memory, with one more device.
 
 -laptop               without it
-nano-1.mbps=1000      its network card at 1000 Mbit/s, both ways; a pair is as fast as the slower of its two cards
+nano-1.mbps=1000      its network card at 1000 Mbit/s, both ways; a pair is as fast as the slower of its two cards, but where
+                      the path between them is slower still
 nano-1.memory=8GiB    what training may use there
 +nano-1               one more device like it (or like those of a class of devices, see class_of_devices.py)
 """
@@ -21,6 +22,8 @@ from .class_of_devices import classes_in_words, devices_called
 from .units import readable_bytes, readable_seconds
 
 _FORM = re.compile(r"(?P<sign>[-+])(?P<device>.+)|(?P<changed>.+)\.(?P<what>mbps|memory)=(?P<value>.+)")
+# Of what its slower card carries: a pair that is slower than that is held up by something between the two.
+_AS_FAST_AS_A_CARD = 0.8
 FORMS = "-DEVICE, +DEVICE, +CLASS, DEVICE.mbps=NUMBER, DEVICE.memory=SIZE"
 
 
@@ -115,35 +118,55 @@ def _with_memory(instance: PlanningInstance, place: int, memory_bytes: int) -> P
 
 
 def _with_cards(instance: PlanningInstance, cards: Mapping[int, float]) -> PlanningInstance:
-    """Links as fast as the slower of their two cards. cards: bytes per second of the new ones, by device.
+    """Links as their two cards allow, and the path between them. cards: bytes per second of the new ones, by device.
 
-    A card that stays is as fast as its fastest link to a third device; where there is none it doesn't hold the new one up.
+    A card that stays is as fast as its fastest link; where that is its only one it doesn't hold the new one up. The data
+    source's own card stays, too.
     """
     if not cards:
         return instance
     before = instance.network.bandwidth
     places = range(len(before))
+    fastest_out = [max((before[a][b] for b in places if b != a), default=0.0) for a in places]
+    fastest_in = [max((before[a][b] for a in places if a != b), default=0.0) for b in places]
+    alone = len(before) <= 2  # which of the two cards their link is as fast as, nothing says
 
-    def out_of(place: int, *, without: int) -> float:
-        known = (before[place][third] for third in places if third not in (place, without))
-        return cards[place] if place in cards else max(known, default=math.inf)
-
-    def into(place: int, *, without: int) -> float:
-        known = (before[third][place] for third in places if third not in (place, without))
-        return cards[place] if place in cards else max(known, default=math.inf)
+    def changed(a: int, b: int) -> float:
+        staying = (math.inf, math.inf) if alone else (fastest_out[a], fastest_in[b])
+        return _rate_with_cards(
+            before[a][b],
+            cards_before=min(fastest_out[a], fastest_in[b]),
+            cards_now=min(cards.get(a, staying[0]), cards.get(b, staying[1])),
+        )
 
     rows = tuple(
-        tuple(
-            min(out_of(a, without=b), into(b, without=a)) if a != b and (a in cards or b in cards) else before[a][b]
-            for b in places
-        )
-        for a in places
+        tuple(changed(a, b) if a != b and (a in cards or b in cards) else before[a][b] for b in places) for a in places
     )
     source = instance.data_source
     if source is not None:
-        to_devices = (min(cards.get(place, speed), source.egress) for place, speed in enumerate(source.bandwidth))
+        own = max(source.egress, *source.bandwidth)
+        to_devices = (
+            _rate_with_cards(
+                speed, cards_before=min(own, max(speed, fastest_in[place])), cards_now=min(own, cards[place])
+            )
+            if place in cards
+            else speed
+            for place, speed in enumerate(source.bandwidth)
+        )
         source = replace(source, bandwidth=tuple(to_devices))
     return replace(instance, network=Network(instance.network.latency_seconds, rows), data_source=source)
+
+
+def _rate_with_cards(rate: float, *, cards_before: float, cards_now: float) -> float:
+    """Bytes per second of a pair whose slower card is as fast as `cards_now` instead of `cards_before`.
+
+    It gets faster only where a card held it up. Where it was clearly slower than both cards, by more than a fifth, it is the path
+    between them: a bridge between two rooms, a wireless hop. Rates measured over like cards differ by some percent, cards of
+    the next slower kind by a factor of 2.5 and more.
+    """
+    if cards_now > cards_before and rate >= _AS_FAST_AS_A_CARD * cards_before:
+        return cards_now
+    return min(rate, cards_now)
 
 
 def _with_one_more(instance: PlanningInstance, like: str) -> ChangedInstance:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from edgeswarm.chunk_owners import owners_of_buffer, traffic
+from edgeswarm.model_costs import ModelCosts
 from edgeswarm.plan import Plan, Stage
-from edgeswarm.profile import ModelCosts, PlanningInstance
+from edgeswarm.profile import PlanningInstance
 
 from ..planner.connection_memory import connection_bytes
 from ..planner.cost_model import held_bytes
@@ -16,6 +17,7 @@ from .group_links import THE_GROUP
 from .log import Log
 from .simulation import DeviceMemory, DeviceUse, TimelineEvent
 from .stage_work import ReplicaWork
+from .tied_sums import sent_for_sums, tied_sums
 
 
 def device_uses(log: Log, works: Sequence[ReplicaWork], *, begin: float, end: float) -> dict[str, DeviceUse]:
@@ -90,15 +92,17 @@ def device_memory(
     return memory
 
 
-def sent_bytes(instance: PlanningInstance, works: Sequence[ReplicaWork], stages: Sequence[Stage]) -> dict[str, float]:
-    """Bytes that each device sends in a round: frames both ways and its part of the all-reduce."""
+def sent_bytes(instance: PlanningInstance, works: Sequence[ReplicaWork], plan: Plan) -> dict[str, float]:
+    """Bytes that each device sends in a round: frames both ways, its part of the all-reduce, sums of tied parameters."""
     sent = {}
+    for_sums = sent_for_sums(tied_sums(instance.model, plan), plan)
     for work in works:
         forward = sum(samples for part in work.parts if part for _, samples in part.downstream)
         backward = sum(samples for part in work.parts if part for _, samples in part.upstream)
-        frames = float(forward * work.output_bytes + backward * work.input_bytes)
-        stage = stages[work.stage]
-        sent[work.name] = frames + _all_reduced_bytes(work, stage) - _unmet_bytes(instance, work, stage)
+        frames = float(forward * work.output_bytes + backward * work.answered_bytes)
+        stage = plan.stages[work.stage]
+        reduced = _all_reduced_bytes(work, stage) - _unmet_bytes(instance, work, stage)
+        sent[work.name] = frames + reduced + for_sums[work.name]
     return sent
 
 

@@ -4,7 +4,8 @@
         ^                                                                                                                  |
         +------------------------------------------------------------------------------------------------------------------+
 
-Each replica goes into its next round as soon as it has stepped, as workers do: nobody waits for the others. What a
+Each replica goes into its next round as soon as it has stepped, as workers do: nobody waits for the others, but for the
+gradients of parameters that several stages hold (tied_sums.py). What a
 device's processor spends on a frame delays the frame, and is taken from its computing: it is owed until the next action, which
 takes that much longer, unless the device has idled meanwhile. What it spends on an all-reduce it spends beside its last
 backward, which then ends later.
@@ -29,6 +30,7 @@ from .network import Card, Network, Stream, Transfer
 from .replica import FORWARD, Frame, Replica, carrying_seconds, frame_to, handling_seconds, pay
 from .sample_feed import SampleFeed
 from .stage_work import Part, replica_works
+from .tied_sums import Arrival, TiedSums, tied_sums
 
 # No card is faster; an infinite one would make its bytes under way no number.
 MOST_BYTES_PER_SECOND = 1e18
@@ -55,7 +57,17 @@ class Engine:
         self._replicas = [Replica(index, work, self.rounds) for index, work in enumerate(self.works)]
         self._unfinished = [len(self._replicas)] * self.rounds
         self._first_done = [math.inf] * len(plan.stages)
+        self._stream: Callable[[Replica, int], Stream]
         self._connect(instance)
+        self._tied = TiedSums(
+            tied_sums(instance.model, plan),
+            [
+                [replica for replica in self._replicas if replica.work.stage == index]
+                for index in range(len(plan.stages))
+            ],
+            send=self._send_sum,
+            done=self._step,
+        )
         for replica in self._replicas:
             self._begin_round(replica)
 
@@ -136,6 +148,8 @@ class Engine:
                 )
             return streams[pair]
 
+        self._stream = stream
+
         def frames(sender: Replica, peers: Iterable[tuple[int, int]], bytes_per_sample: int) -> tuple[Frame, ...]:
             return tuple(
                 frame_to(stream(sender, peer), sender, self._replicas[peer], bytes_per_sample * samples)
@@ -146,7 +160,7 @@ class Engine:
             work = replica.work
             parts: dict[int, Part] = {id(part): part for part in work.parts if part is not None}
             for identity, part in parts.items():
-                replica.gradients[identity] = frames(replica, part.upstream, work.input_bytes)
+                replica.gradients[identity] = frames(replica, part.upstream, work.answered_bytes)
                 replica.outputs[identity] = frames(replica, part.downstream, work.output_bytes)
         self._connect_groups(instance, egress, ingress)
         if source is not None:
@@ -191,7 +205,7 @@ class Engine:
                 members=[Member(*flow, replica.work.overheads) for flow, replica in zip(flows, group, strict=True)],
                 owners=len(owners),
                 handled=lambda place, seconds, group=group: self._handled(group[place], seconds),  # type: ignore[misc]
-                finished=lambda place, group=group: self._step(group[place]),  # type: ignore[misc]
+                finished=lambda place, group=group: self._summed(group[place]),  # type: ignore[misc]
             )
             for replica in group:
                 replica.all_reduce = all_reduce
@@ -343,15 +357,35 @@ class Engine:
         replica.started = self._queue.now
         all_reduce = replica.all_reduce
         if all_reduce is None:
-            self._step(replica)
+            self._summed(replica)
             return
         for number in range(0 if not handed_in else all_reduce.buffers - 1, all_reduce.buffers):
             # In its turn: the last bucket may be handed in at this very moment, and comes before.
             self._queue.at(self._queue.now, all_reduce.hand_in, number)
 
+    def _summed(self, replica: Replica) -> None:
+        """Its group's gradients are summed up; tied ones still have to be, between stages."""
+        if self._tied.involve(replica.work.stage):
+            self._tied.arrive(replica)
+        else:
+            self._step(replica)
+
+    def _send_sum(self, sender: Replica, size: int, arrival: Arrival) -> None:
+        receiver, _, number = arrival
+        sender.owed += carrying_seconds(sender.work, size)
+        label = ("all-reduce", sender.work.stage, number) if self._log is not None else None
+        stream = self._stream(sender, receiver.index)
+        self._network.send(stream, Transfer(size, self._sum_came, arrival, urgent=False, label=label))
+
+    def _sum_came(self, arrival: Arrival) -> None:
+        receiver, _, number = arrival
+        receiver.owed += carrying_seconds(receiver.work, self._tied.size_of(number))
+        self._tied.came(arrival)
+
     def _step(self, replica: Replica) -> None:
         now = self._queue.now
-        if self._log is not None and replica.all_reduce is not None:
+        waits = replica.all_reduce is not None or self._tied.involve(replica.work.stage)
+        if self._log is not None and waits:
             self._log.all_reduces.append(WaitRecord(replica.index, replica.round, replica.started, now))
         replica.started = now
         seconds = max(0.0, replica.work.step_seconds + pay(replica, now))

@@ -83,7 +83,7 @@ def _told(
         samples_per_second=plan.mini_batch / seconds if seconds > 0 else math.inf,
         devices=device_uses(log, works, begin=begin, end=end),
         memory=device_memory(log, instance, plan, works, begin=last_begins, over_time=with_timeline),
-        sent_bytes=sent_bytes(instance, works, plan.stages),
+        sent_bytes=sent_bytes(instance, works, plan),
         limits=critical_path(
             log, works, begin=begin, latency_seconds=instance.network.latency_seconds, round_seconds=seconds
         ),

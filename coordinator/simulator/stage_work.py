@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from edgeswarm.gradient_pieces import LAST_BUCKET_BYTES, begins_bucket, bucket_bytes, pieces_of
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import Overheads, PlanningInstance
@@ -56,8 +58,8 @@ class ReplicaWork:
     device: its place in the instance. parts: by micro-batch, None where it has no samples. in_flight: K.
     step_seconds: optimizer and the device's overhead of a round. sample_bytes: per sample from the data source.
     made_sample_bytes: per sample, as it waits for its use; a job's transform may make more of it than was sent.
-    input_bytes, output_bytes: per sample, at the cuts before and behind the stage. statistics_bytes: of the sums of batch
-    norms, which its group adds up after its last forward.
+    output_bytes: per sample, at the cut behind the stage. answered_bytes: likewise, of the gradients that it sends back over the
+    cut before it. statistics_bytes: of the sums of batch norms, which its group adds up after its last forward.
     """
 
     name: str
@@ -69,7 +71,7 @@ class ReplicaWork:
     step_seconds: float
     sample_bytes: int
     made_sample_bytes: int
-    input_bytes: int
+    answered_bytes: int
     output_bytes: int
     buckets: tuple[Bucket, ...]
     statistics_bytes: int
@@ -110,7 +112,7 @@ def replica_works(instance: PlanningInstance, plan: Plan) -> list[ReplicaWork]:
                     step_seconds=profile.update(*layers) + profile.overheads.round_seconds,
                     sample_bytes=_sample_bytes(instance, plan, index),
                     made_sample_bytes=_made_sample_bytes(instance, plan, index),
-                    input_bytes=int(instance.model.cut_bytes[stage.first_layer]),
+                    answered_bytes=int(instance.model.answered_bytes[stage.first_layer]),
                     output_bytes=int(instance.model.cut_bytes[stage.end_layer]),
                     buckets=_buckets(instance, stage, name, cuts),
                     statistics_bytes=statistics_bytes,
@@ -168,14 +170,17 @@ def _buckets(
 
     cuts: of `_bucket_cuts`.
     """
-    gradients = instance.model.gradient_bytes_before
+    if not cuts:
+        return ()
+    gradients = _gradient_bytes_before(instance, stage)
+    begin = stage.first_layer
     seconds = instance.profile_of(name).seconds_before(stage.at_once(name))[1]
     end = float(seconds[stage.end_layer])
     whole = end - float(seconds[stage.first_layer])
 
     def bucket(first: int, behind: int, count: int) -> Bucket:
         ready = (end - float(seconds[first])) / whole if whole > 0 else 1.0
-        return Bucket(float(gradients[behind] - gradients[first]), count, min(1.0, ready))
+        return Bucket(float(gradients[behind - begin] - gradients[first - begin]), count, min(1.0, ready))
 
     return tuple(bucket(*cut) for cut in cuts)
 
@@ -187,14 +192,14 @@ def _bucket_cuts(instance: PlanningInstance, stage: Stage) -> list[tuple[int, in
     """
     largest = bucket_bytes(len(stage.shares))
     begin = stage.first_layer
-    before = instance.model.gradient_bytes_before[begin : stage.end_layer + 1].tolist()
+    before = _gradient_bytes_before(instance, stage)
     total = before[-1] - before[0]
     if total == 0:
         return []
     least = total / MOST_BUCKETS
     cuts: list[tuple[int, int, int]] = []
     end = len(before) - 1  # the gathered buckets begin behind this layer
-    count, held = 0, 0
+    count, held = 0, 0.0
     for layer in reversed(range(len(before) - 1)):
         size = before[layer + 1] - before[layer]
         ahead = before[layer] - before[0]
@@ -207,3 +212,10 @@ def _bucket_cuts(instance: PlanningInstance, stage: Stage) -> list[tuple[int, in
         held += size
     cuts.append((begin, begin + end, count))
     return cuts
+
+
+def _gradient_bytes_before(instance: PlanningInstance, stage: Stage) -> list[float]:
+    """[layers of the stage + 1]: of its layers before each cut; a tied parameter is the first one's, whose backward is last."""
+    first, ends = stage.first_layer, np.arange(stage.first_layer, stage.end_layer + 1)
+    sizes: list[float] = instance.model.gradient_bytes_of_runs(np.array(first), ends).tolist()
+    return sizes

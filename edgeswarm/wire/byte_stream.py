@@ -19,6 +19,7 @@ import socket
 import ssl
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -44,6 +45,10 @@ _MOST_RECORD_BYTES = _RECORD_HEADER_BYTES + 0xFFFF  # what the length in a heade
 # as gRPC asks, a link that is busy or a weak radio link would end a stream that waits for a round.
 PROBE_SECONDS = 1
 _TCP_NOTSENT_LOWAT = 25  # Linux; socket has no name for it before Python 3.12
+# Who is still in the handshake may be anybody, and has a thread and a buffer of ours. A plan has fewer devices than this.
+MOST_HANDSHAKES = 64
+# After an accept that failed, for want of a file descriptor say: the next one would fail at once.
+_ACCEPT_PAUSE_SECONDS = 0.1
 
 
 class ByteStream:
@@ -65,17 +70,18 @@ class ByteStream:
             server_side=expected is None,
             server_hostname=None if expected is None else server_name(expected),
         )
-        self._buffer = memoryview(bytearray(WAKE_BYTES + _MOST_RECORD_BYTES))
+        self._buffer = memoryview(bytearray(_MOST_RECORD_BYTES))  # until it is known who is there
         self._held = 0  # bytes at the buffer's beginning, of a record that isn't whole yet
         self._wakes_at = 1
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-        self._patience_milliseconds: float | None = CONNECT_SECONDS * 1000
-        connection.settimeout(CONNECT_SECONDS)
+        self._deadline: float | None = time.monotonic() + CONNECT_SECONDS  # of the whole handshake
         _set_options(connection)
         self._shake_hands()
         connection.settimeout(None)
-        self._patience_milliseconds = None
+        self._deadline = None
+        held, self._buffer = self._buffer[: self._held], memoryview(bytearray(WAKE_BYTES + _MOST_RECORD_BYTES))
+        self._buffer[: self._held] = held
         der = self._tls.getpeercert(binary_form=True)
         assert der is not None, "both sides' certificates are required"
         self.peer = certificate_holder(x509.load_der_x509_certificate(der))[0]
@@ -124,6 +130,7 @@ class ByteStream:
 
     def _shake_hands(self) -> None:
         while True:
+            self._connection.settimeout(self._seconds_left())
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
@@ -140,6 +147,15 @@ class ByteStream:
                 self._flush()
                 return
 
+    def _seconds_left(self) -> float | None:
+        """For the handshake; None once it is done. Raises TimeoutError: what trickles in gives nobody more time."""
+        if self._deadline is None:
+            return None
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the handshake takes too long")
+        return left
+
     def _flush(self) -> None:
         if self._outgoing.pending:
             self._connection.sendall(self._outgoing.read())
@@ -155,7 +171,8 @@ class ByteStream:
             self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_at)
             self._wakes_at = wakes_at
         # Not by a receive that blocks: what it finds at first it takes away, and then sleeps until as much again is there.
-        if not self._poll.poll(self._patience_milliseconds):
+        left = self._seconds_left()
+        if not self._poll.poll(None if left is None else 1000 * left):
             raise TimeoutError("nothing comes")
         try:
             count = self._connection.recv_into(self._buffer[self._held :], 0, socket.MSG_DONTWAIT)
@@ -212,7 +229,8 @@ class StreamListener:
     """Takes streams on a port of its own, each on a thread of its own.
 
     taken: called with each stream, its handshake done; the stream is closed when it returns. port: where it listens: the one
-    behind `behind`, which a firewall may know, or any free one where that is taken.
+    behind `behind`, which a firewall may know, or any free one where that is taken. While MOST_HANDSHAKES are not done yet,
+    who comes is closed at once.
     """
 
     def __init__(
@@ -226,6 +244,7 @@ class StreamListener:
         self._taken = taken
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
+        self._handshakes = threading.BoundedSemaphore(MOST_HANDSHAKES)
         self._is_stopped = False
         host, port = host_and_port(behind)
         try:
@@ -254,6 +273,10 @@ class StreamListener:
             except OSError:
                 if self._is_stopped:
                     return
+                time.sleep(_ACCEPT_PAUSE_SECONDS)
+                continue
+            if not self._handshakes.acquire(blocking=False):
+                connection.close()
                 continue
             with self._lock:
                 self._connections.add(connection)
@@ -266,7 +289,10 @@ class StreamListener:
     def _serve(self, connection: socket.socket) -> None:
         try:
             # The handshake is done here, so that a silent caller holds up nobody else.
-            stream = ByteStream(connection, self._context, expected=None)
+            try:
+                stream = ByteStream(connection, self._context, expected=None)
+            finally:
+                self._handshakes.release()
             try:
                 self._taken(stream)
             finally:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import grpc
 from cryptography import x509
 
-from ..config import host_and_port, join_host_and_port
+from ..config import host_and_port
 from ..errors import EdgeswarmError, ErrorCode
 from ..security.certificates import Role, certificate_holder, read_certificate
 from ..security.identity import Identity
@@ -162,22 +162,28 @@ def secure_server(
 def check_address_is_free(address: str) -> None:
     """Bind and let go, since gRPC's own failure doesn't say why and prints lines of its own.
 
-    Raises EdgeswarmError: PORT_IN_USE, or CONFIG where this machine doesn't have the address.
+    Raises EdgeswarmError: PORT_IN_USE, or CONFIG where this machine doesn't have the address, or it is none.
     """
-    host, port = host_and_port(address)
     try:
+        host, port = host_and_port(address)
         family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(target)
+    except ValueError as error:  # UnicodeError among them, for what no host can be called
+        raise _cannot_listen(address, str(error)) from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise _port_in_use(address) from error
-        raise EdgeswarmError(
-            ErrorCode.CONFIG,
-            f"Can't listen on {join_host_and_port(host, port)}: {error.strerror or error}.",
-            "Choose an address of this machine, and a port above 1023.",
-        ) from error
+        raise _cannot_listen(address, error.strerror or str(error)) from error
+
+
+def _cannot_listen(address: str, why: str) -> EdgeswarmError:
+    return EdgeswarmError(
+        ErrorCode.CONFIG,
+        f"Can't listen on {address}: {why}.",
+        "Choose an address of this machine, and a port above 1023.",
+    )
 
 
 def _port_in_use(address: str) -> EdgeswarmError:

@@ -26,6 +26,9 @@ BYTES_KEY = "edgeswarm-bytes"
 CHUNK_BYTES = 512 * 1024
 # More than the state of any layer that a small computer holds; less than what would end its memory by accident.
 LARGEST_BLOB_BYTES = 8 * 1024**3
+# For a worker to get ready, most of which is fetching its layers: those of a large model take many minutes over slow Wi-Fi. A
+# device that is gone is noticed by its heartbeats and by the connection to it, so this only ends what hangs.
+PREPARE_SECONDS = 3600.0
 
 
 class SamplePart(enum.IntEnum):

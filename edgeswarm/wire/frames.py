@@ -55,6 +55,8 @@ DTYPES: tuple[tuple[str, int], ...] = (
 # What may travel as what.
 NARROWINGS = (("float32", "bfloat16"), ("float32", "float16"))
 DTYPE_CODES = {name: code for code, (name, _) in enumerate(DTYPES)}
+# Of the power of two of a narrowed frame, either way: beyond it the factor itself would leave float32.
+LARGEST_EXPONENT = 126
 
 
 class FrameKind(enum.IntEnum):
@@ -162,6 +164,8 @@ def unpack_header(message: bytes | memoryview, message_bytes: int | None = None)
     dtype, wire_dtype = DTYPES[dtype_code][0], DTYPES[wire_code][0]
     if wire_dtype != dtype and (dtype, wire_dtype) not in NARROWINGS:
         raise ValueError(f"a frame says that {dtype} travels as {wire_dtype}")
+    if abs(exponent) > LARGEST_EXPONENT:
+        raise ValueError(f"a frame says that it is to be multiplied by 2 ** {exponent}")
     whole = tensor_bytes(wire_dtype, shape)
     fits = total < whole if zeros else total == whole
     if min(shape, default=0) < 0 or not fits or whole > MAX_FRAME_BYTES:

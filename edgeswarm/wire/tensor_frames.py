@@ -135,9 +135,9 @@ class IncomingFrame:
 
     def room(self, header: FrameHeader, size: int) -> memoryview:
         """Where the bytes of a chunk belong. Raises ValueError for a chunk of another tensor, or one too many."""
-        first = self._header
-        if (header.dtype, header.shape, header.total_bytes) != (first.dtype, first.shape, first.total_bytes):
-            raise ValueError(f"chunks of one frame differ: {header.shape} and {self._header.shape}")
+        first, other = _form(self._header), _form(header)
+        if other != first:
+            raise ValueError(f"chunks of one frame differ: {other} and {first}")
         if size > self._missing_bytes or (size == 0 and self._header.total_bytes):
             raise ValueError("a frame got more bytes than it has")
         return self._view[header.offset : header.offset + size]
@@ -162,6 +162,18 @@ class IncomingFrame:
             put_zero_blocks_back(np.frombuffer(self._view, dtype=np.uint8), self._storage.numpy())
         travelled = self._storage.view(_DTYPES[self._header.wire_dtype]).reshape(self._header.shape)
         return Narrowed(travelled, self._header.exponent).widened(_DTYPES[self._header.dtype])
+
+
+def _form(header: FrameHeader) -> tuple[object, ...]:
+    """What all chunks of a frame have in common: how their bytes are to be read."""
+    return (
+        header.dtype,
+        header.shape,
+        header.total_bytes,
+        header.wire_dtype,
+        header.exponent,
+        header.leaves_out_zeros,
+    )
 
 
 def decode_frame(messages: Iterator[bytes]) -> torch.Tensor:

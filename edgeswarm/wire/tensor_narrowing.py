@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 import torch
 
+from .frames import LARGEST_EXPONENT
+
 WIRE_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 # The largest element is brought to at least 2**14 and below 2**15: float16 ends at 65504.
 _TOP_EXPONENT = 15
 # From here on a fraction below 1 rounds to 1 in float16, and belongs to the next power of two: else its second journey
 # would have another exponent than its first.
 _ROUNDS_TO_ONE = 1.0 - 2.0**-12
-# Beyond these the factor itself would leave float32.
-_LARGEST_EXPONENT = 126
 
 
 @dataclass(frozen=True)
@@ -62,4 +62,4 @@ def _exponent(tensor: torch.Tensor) -> int:
         return 0  # an infinity stays one: whoever gets it shall know
     fraction, power = math.frexp(largest)
     power += fraction >= _ROUNDS_TO_ONE
-    return max(-_LARGEST_EXPONENT, min(_LARGEST_EXPONENT, power - _TOP_EXPONENT))
+    return max(-LARGEST_EXPONENT, min(LARGEST_EXPONENT, power - _TOP_EXPONENT))

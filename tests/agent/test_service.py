@@ -22,8 +22,9 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import secure_channel
-from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc
+from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc, worker_pb2
 from edgeswarm_agent.daemon import Daemon
+from edgeswarm_agent.supervisor import Pending
 
 from .processes import Cluster, exists, stand_in, wait_until
 from .stand_in_worker import PORT
@@ -213,6 +214,28 @@ def test_a_job_from_reservation_to_release(start_agent: StartAgent) -> None:
     assert not exists(beat.worker.process_id)
     assert agent.describe().busy_with_job == ""
     agent.release()
+
+
+def test_a_worker_has_an_hour_to_get_ready(start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over slow Wi-Fi the layers of a large model take many minutes, in which heartbeats go on."""
+    waits: list[float] = []
+    original = Pending.next
+
+    def noted(pending: Pending, timeout_seconds: float) -> worker_pb2.WorkerEvent:
+        waits.append(timeout_seconds)
+        return original(pending, timeout_seconds)
+
+    monkeypatch.setattr(Pending, "next", noted)
+    agent = start_agent()
+    archive = archive_of(**{"train.py": ""})
+    agent.reserve()
+    agent.put(archive)
+    stub = agent_pb2_grpc.AgentStub(agent.channel)  # type: ignore[no-untyped-call]
+    training = agent_pb2.TrainingSettings(bundle_sha256=sha256(archive))
+    request = agent_pb2.PrepareRequest(job=job(epoch=1), training=training)
+    for deadline_seconds in (None, 5000.0):  # its caller's may be later
+        stub.Prepare(request, timeout=deadline_seconds)
+    assert waits == [3600.0, 3600.0]
 
 
 def test_a_second_job_is_refused_until_the_first_is_released(start_agent: StartAgent) -> None:
@@ -422,6 +445,16 @@ def test_a_port_that_is_taken_is_said(start_agent: StartAgent) -> None:
     agent = start_agent()
     settings = AgentSettings(port=agent.daemon.port, listen_address="127.0.0.1", advertise=False)
     raises(ErrorCode.PORT_IN_USE, lambda: Daemon(settings, agent.folders, log=print))
+
+
+@pytest.mark.parametrize("address", ["203.0.113.9", "two words", "a..b"])
+def test_an_address_on_which_nobody_can_listen_is_a_wrong_setting(cluster: Cluster, address: str) -> None:
+    folders = cluster.agent("box")[1]
+    for port in (0, 7600):
+        settings = AgentSettings(port=port, listen_address=address, advertise=False)
+        with pytest.raises(EdgeswarmError, match="Can't listen on") as caught:
+            Daemon(settings, folders, log=print)
+        assert caught.value.code is ErrorCode.CONFIG
 
 
 def test_a_log_folder_that_cannot_be_written_leaves_the_device_idle(start_agent: StartAgent) -> None:

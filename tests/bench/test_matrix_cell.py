@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import cell, matrix_cell
+from bench import kept_document, matrix_cell, origin
 from bench.cell import Cell
 from bench.matrix_cell import CellMeasurement
 from bench.matrix_on_bed import Effort
 from bench.measuring import processor
+from bench.peers.settings import PeerSettings
+from tests.bench.test_measured_ablations import Bed
 
 CELL = Cell.parse("C:100:mobilenet_v2")
 EFFORT = Effort(repeats=3)
@@ -23,7 +26,7 @@ def boot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The file in which the kernel says which start of the machine this is."""
     path = tmp_path / "boot_id"
     path.write_text("first\n")
-    monkeypatch.setattr(cell, "_BOOT_ID", path)
+    monkeypatch.setattr(origin, "_BOOT_ID", path)
     return path
 
 
@@ -78,9 +81,9 @@ def test_what_another_processor_measured_is_laid_aside_until_one_like_it_goes_on
     mine = json.loads((tmp_path / f"{CELL.name}.json").read_text())
 
     def measure_on(name: str) -> CellMeasurement:
-        monkeypatch.setattr(matrix_cell, "processor", lambda: name)
+        monkeypatch.setattr(kept_document, "processor", lambda: name)
         measurement = CellMeasurement(CELL, tmp_path, effort=EFFORT)
-        measurement._keep()
+        measurement._kept.keep()
         return measurement
 
     assert measure_on("another one").document["runs"] == []
@@ -113,3 +116,32 @@ def test_what_devices_do_alone_is_taken_from_another_rate_of_the_same_machine(tm
     assert measurement.alone_of_another_rate() == {"0.6": {"samples_per_second": 300.0}}
     boot.write_text("second\n")
     assert CellMeasurement(CELL, tmp_path, effort=EFFORT).alone_of_another_rate() is None
+
+
+class OnNoBed:
+    """Where only peers run."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def profile(self, known: object) -> tuple[None, None]:
+        return None, None
+
+    def run_peer(self, settings: PeerSettings) -> dict[str, Any]:
+        return {"devices": settings.devices}
+
+
+def test_each_run_says_what_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EmulatedLan", "BedCluster"):
+        monkeypatch.setattr(matrix_cell, name, Bed)
+    monkeypatch.setattr(matrix_cell, "OnBed", OnNoBed)
+    monkeypatch.setattr(matrix_cell, "origin", lambda: {"commit": "abc", "boot": "first"})
+    keep(tmp_path)
+    turns = CellMeasurement(CELL, tmp_path, effort=EFFORT).missing()
+    others = [turn for turn in turns if turn != (2, "DDP")]
+    keep(tmp_path, *others, peers={"DDP": asdict(PeerSettings("data_parallel", ["nx-1"], 8))}, profilings=[{}])
+    CellMeasurement(CELL, tmp_path, effort=EFFORT).run()
+    document = json.loads((tmp_path / f"{CELL.name}.json").read_text())
+    made = {"method": "DDP", "repeat": 2, "commit": "abc", "boot": "first", "devices": ["nx-1"]}
+    assert document["runs"][-1] == made
+    assert len(document["runs"]) == len(turns)

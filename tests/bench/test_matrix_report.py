@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from bench.matrix_page import write_page
-from bench.matrix_report import peers_table, plans_table, read_cell
+from bench.matrix_report import Estimate, peers_table, plans_table, read_cell
+from bench.measuring import Spread
 
 
 def run(method: str, repeat: int, seconds: float) -> dict[str, Any]:
@@ -40,12 +41,30 @@ def document() -> dict[str, Any]:
     }
 
 
+def slowed(told: dict[str, Any], *, by: dict[str, float]) -> dict[str, Any]:
+    """The document with the machine's slowness in each run: by method, 1.2 in all others."""
+    for each in told["runs"]:
+        slowness = by.get(each["method"], 1.2)
+        each["slowness"] = [slowness, None, slowness]
+    return told
+
+
+def against(seconds: tuple[float, ...]) -> dict[str, Any]:
+    """A cell in which our rounds take 2 s each time, and those of the only peer this long, by repeat."""
+    same = [run(method, repeat, 2.0) for method in ("edgeswarm", "edgeswarm, again") for repeat in range(len(seconds))]
+    peers = [run("DDP", repeat, each) for repeat, each in enumerate(seconds)]
+    return {**document(), "peers": {"DDP": {}}, "plans": {"edgeswarm": {}}, "runs": [*same, *peers]}
+
+
 def test_rates_and_ratios_are_medians_over_the_repeats() -> None:
     cell = read_cell(document())
     assert cell.rate("edgeswarm") == pytest.approx(50.0)
     assert cell.ideal == 100.0
-    assert cell.speed_up("DDP") == pytest.approx(2.0)
-    assert cell.noise == pytest.approx(0.05)
+    ratio = cell.counting.speed_up("DDP")
+    assert ratio is not None
+    assert (ratio.median, ratio.least, ratio.most) == pytest.approx((2.0, 2.0, 2.2))
+    assert cell.counting.speed_up("1F1B") is None
+    assert cell.counting.noise == pytest.approx(0.05)
     assert cell.best_peer == "single"
     assert cell.worst_rounds["edgeswarm"] == pytest.approx(2.0)
 
@@ -60,8 +79,8 @@ def test_what_is_within_the_noise_reads_equal() -> None:
             "0.62",
             "5%",
             "2.00",
-            "2.00",
-            "equal (1.00)",
+            "2.00 (2.00 to 2.20)",
+            "equal (1.00, 1.00 to 1.02)",
             "out of memory on nano-1",
             "as measured",
             "",
@@ -80,39 +99,80 @@ def test_what_is_within_the_noise_reads_equal() -> None:
             "",
         ),
     ]
-    assert table.verdicts == [("C-100-x: 1.00 times single", False)]
+    assert table.verdicts == [("C-100-x: 1.00 (1.00 to 1.02) times single, beside a noise of 5%", False)]
 
 
-def test_the_less_noisy_of_two_estimates_counts() -> None:
-    """What the machine did to one and not to the other is left out where that leaves less noise."""
-    told = document()
-    for each in told["runs"]:
-        each["slowness"] = [1.5, None, 1.5] if each["method"] == "single" else [1.2, 1.2, 1.3]
+@pytest.mark.parametrize(
+    ("seconds", "shown", "verdict", "holds"),
+    [
+        ((2.1, 2.4, 2.6), "1.20 (1.05 to 1.30)", "1.20 (1.05 to 1.30) times DDP, beside a noise of 14%", True),
+        ((1.98, 2.4, 2.6), "equal (1.20, 0.99 to 1.30)", "1.20 (0.99 to 1.30) times DDP, beside a noise of 21%", False),
+        ((2.3, 2.4, 3.0), "equal (1.20, 1.15 to 1.50)", "1.20 (1.15 to 1.50) times DDP, beside a noise of 25%", False),
+        ((1.5, 1.6, 1.7), "0.80 (0.75 to 0.85)", "0.80 (0.75 to 0.85) times DDP, beside a noise of 7%", False),
+    ],
+)
+def test_a_ratio_must_exceed_the_spread_of_its_own_repeats(
+    seconds: tuple[float, ...], shown: str, verdict: str, holds: bool
+) -> None:
+    """However near our own setting comes to itself."""
+    table = peers_table([read_cell(against(seconds))])
+    assert (table.rows[0][4], table.rows[0][6]) == ("0%", shown)
+    assert table.verdicts == [(f"C-100-x: {verdict}", holds)]
+
+
+@pytest.mark.parametrize("ratios", [(0.99, 1.2, 1.3), (1.05, 1.2, 1.3), (0.7, 0.8, 0.9), (0.98, 1.0, 1.01)])
+def test_it_does_not_matter_what_is_divided_by_what(ratios: tuple[float, ...]) -> None:
+    estimate = Estimate({})
+    ways = [Spread.of(ratios), Spread.of([1 / ratio for ratio in ratios])]
+    assert estimate.is_equal(ways[0]) == estimate.is_equal(ways[1])
+    assert estimate.must_exceed(ways[0]) == pytest.approx(estimate.must_exceed(ways[1]))
+
+
+def test_rates_at_one_pace_count_wherever_they_are_known_noisier_or_not() -> None:
+    told = slowed(document(), by={"single": 1.5, "edgeswarm, again": 1.44})
     cell = read_cell(told)
-    assert not cell.is_at_one_pace
-    assert cell.speed_up("single") == pytest.approx(1.0)
-    assert cell.other_speed_up("single") == pytest.approx(1.2 / 1.5)
-    assert cell.other_noise == pytest.approx(cell.noise)
-    assert peers_table([cell]).rows[0][-2:] == ("as measured", "0.80, noise 5%")
-    for each in told["runs"]:
-        if (each["method"], each["repeat"]) == ("edgeswarm, again", 2):
-            each["slowness"] = [1.25, 1.25, 1.25]
-    paced = read_cell(told)
-    assert paced.is_at_one_pace
-    assert paced.noise == pytest.approx(1.2 / 2.0 * 2.1 / 1.25 - 1)
-    assert paced.speed_up("single") == pytest.approx(1.2 / 1.5)
-    assert peers_table([paced]).rows[0][-2:] == ("at one pace", "1.00, noise 5%")
+    assert cell.is_at_one_pace
+    assert cell.counting.noise == pytest.approx(0.2)
+    assert cell.other.noise == pytest.approx(0.05)
+    table = peers_table([cell])
+    assert (table.rows[0][4], table.rows[0][7]) == ("20%", "0.80 (0.80 to 0.82)")
+    assert table.rows[0][-2:] == ("at one pace", "1.00 (1.00 to 1.02), noise 5%")
+    assert table.verdicts == [("C-100-x: 0.80 (0.80 to 0.82) times single, beside a noise of 20%", False)]
+    told["runs"][0]["slowness"] = [None] * 3
+    cell = read_cell(told)
+    assert not cell.is_at_one_pace, "of one run nobody knows it"
+    assert peers_table([cell]).rows[0][-2:] == ("as measured", "0.80 (0.80 to 0.80), noise 20%")
     for each in told["runs"]:
         each["slowness"] = []
-    assert read_cell(told).other_noise is None
+    assert read_cell(told).other.speed_up("single") is None
+
+
+def test_cells_of_unlike_runs_are_remarked() -> None:
+    told = document()
+    before = "measured before commit, torch and processor were written down"
+    assert peers_table([read_cell(told), read_cell({**told, "cell": "B"})]).remarks == [f"C-100-x, B: {before}"]
+    for each in told["runs"]:
+        each.update({"commit": "abc", "torch": "2.13", "processor": "EPYC"})
+    assert peers_table([read_cell(told)]).remarks == []
+    told["runs"][-1]["torch"] = "2.14"
+    assert peers_table([read_cell(told)]).remarks == ["C-100-x: runs differ in torch: 2.13, 2.14"]
 
 
 def test_plans_of_other_planners() -> None:
-    table = plans_table([read_cell(document())])
+    told = document()
+    table = plans_table([read_cell(told)])
     assert table.columns == ("cell", "asteroid", "gpipe", "dapple")
     assert table.rows[0] == ("C-100-x", "1.50", "0.80", "same")
-    assert [holds for _, holds in table.verdicts] == [True, False, True]
+    assert table.verdicts == [
+        ("C-100-x: not slower than asteroid's plan", True),
+        ("C-100-x: not slower than gpipe's plan", False),
+        ("C-100-x: not slower than dapple's plan, which is the same", True),
+    ]
     assert table.data["geometric_mean"]["asteroid"] == pytest.approx(1.5)
+    next(each for each in told["runs"] if each["method"] == "gpipe")["round_seconds"] = [1.94]
+    table = plans_table([read_cell(told)])
+    assert table.rows[0] == ("C-100-x", "1.50", "equal (0.97)", "same")
+    assert table.verdicts[1] == ("C-100-x: not slower than gpipe's plan, within the noise", True)
 
 
 def test_a_cell_without_our_runs_is_not_yet_there() -> None:
@@ -125,5 +185,5 @@ def test_a_page_with_a_plot(tmp_path: Path) -> None:
     cells = [read_cell(document())]
     page = write_page(cells, [peers_table(cells)], tmp_path).read_text()
     assert "| C-100-x | 50.0 | 0.50 |" in page
-    assert "**does not hold**: C-100-x: 1.00 times single" in page
+    assert "**does not hold**: C-100-x: 1.00 (1.00 to 1.02) times single" in page
     assert (tmp_path / "matrix.png").read_bytes()[1:4] == b"PNG"

@@ -72,5 +72,20 @@ def test_what_does_not_hold_is_said() -> None:
     ]
 
 
+def test_what_peers_sent_and_held_is_beside_it_where_it_is_known() -> None:
+    told = document()
+    of_peer = told["runs"][1]["devices"]
+    of_peer["nx-1"]["peak_bytes"] = 1 << 30  # of the command that started it
+    (row,) = resources_table([found for found in [read_resources(told)] if found is not None]).rows
+    assert row[8].endswith(" (DDP 1000.0)")
+    assert "DDP" not in row[4] + row[9]
+    for name, mebibytes in (("nx-1", 500), ("nano-1", 400)):
+        of_peer[name] = {"cpu_seconds": 8.0, "own_peak_bytes": mebibytes << 20, "sent_bytes": 3e6}
+    (row,) = resources_table([found for found in [read_resources(told)] if found is not None]).rows
+    assert row[4].endswith(" (DDP 6.0)")
+    assert row[8].endswith(" (DDP 1000.0)")
+    assert row[9].endswith(" MiB (DDP 500)")
+
+
 def test_a_cell_that_has_not_run() -> None:
     assert read_resources({**document(), "runs": []}) is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.peers.balance import balanced_stages, shares_by_speed
+from bench.peers.balance import balanced_stages, corrected_speeds, shares_by_speed
 
 
 @given(st.integers(8, 3000), st.lists(st.floats(0.01, 100.0), min_size=1, max_size=8))
@@ -21,6 +21,11 @@ def test_shares_follow_speed() -> None:
     assert shares_by_speed(8, [1000.0, 1.0, 1.0]) == [6, 1, 1]
     with pytest.raises(ValueError, match="2 samples for 3 devices"):
         shares_by_speed(2, [1.0, 1.0, 1.0])
+
+
+def test_who_idled_does_more_than_it_was_given() -> None:
+    """The first was busy for half of two seconds, with a core of its own; the second all the time, with half of one."""
+    assert corrected_speeds([30, 10], [1.0, 1.0], [1.0, 0.5]) == [30.0, 5.0]
 
 
 def test_the_slowest_stage_is_as_fast_as_can_be() -> None:

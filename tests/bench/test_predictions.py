@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from bench.bad_plan import BAD_PLAN
-from bench.cell import Cell, boot_id
+from bench.cell import Cell
+from bench.origin import boot_id
 from bench.predictions import CELLS, plans_of, profiled_before
 from tests.coordinator.planner.instances import make_instance
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from bench.scaling import missing, nanos, report
+import pytest
+
+from bench import scaling
+from bench.kept_document import in_file_names
+from bench.measuring import processor
+from bench.scaling import COUNTS, measure, missing, nanos, report
+from edgeswarm.config import Folders
+from edgeswarm_coordinator.options import DiscoveryOptions
+from edgeswarm_coordinator.profile_cache import FILE_NAME
 
 
 def told(devices: int, planner: str, repeat: int, seconds: float, *, slowness: float = 1.0) -> dict[str, Any]:
@@ -36,10 +47,52 @@ def test_what_is_missing_on_one_device_and_on_more() -> None:
 
 
 def test_rates_beside_one_device() -> None:
-    rows = report([DOCUMENT]).rows
-    assert rows[0] == ("mobilenet_v2", "1", *["25.6, x 1.00"] * 3, *["25.6"] * 3)
-    four = ("97.7 (93.1 to 102.4), x 3.82", "", "no-plan-fits", "72.1 (51.2 to 93.1)", "", "no-plan-fits")
-    assert rows[1] == ("mobilenet_v2", "4", *four)
+    table = report([DOCUMENT])
+    assert table.rows[0] == ("mobilenet_v2", "1", *["25.6, x 1.00"] * 6)
+    four = ("97.7 (93.1 to 102.4), x 3.82", "", "no-plan-fits", "72.1 (51.2 to 93.1), x 2.82", "", "no-plan-fits")
+    assert table.rows[1] == ("mobilenet_v2", "4", *four)
+    assert table.remarks == ["mobilenet_v2: measured before commit, torch and processor were written down"]
+
+
+class Bed:
+    """Both the LAN and its cluster, without anybody."""
+
+    def __init__(self, *_: object, folder: Path | None = None) -> None:
+        self.folders = Folders.within(folder or Path())
+
+    def __enter__(self) -> Bed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def discovery(self) -> DiscoveryOptions:
+        return DiscoveryOptions()
+
+
+def test_each_run_says_what_made_it_and_another_processors_are_laid_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def profile(cluster: Bed, options: object) -> SimpleNamespace:
+        cache = cluster.folders.cache_dir / FILE_NAME
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        cache.write_text("{}")
+        return SimpleNamespace(instance=None)
+
+    for name in ("EmulatedLan", "BedCluster"):
+        monkeypatch.setattr(scaling, name, Bed)
+    monkeypatch.setattr(scaling, "profile_in_turn", profile)
+    monkeypatch.setattr(scaling, "make_plan", lambda *_, **__: None)
+    monkeypatch.setattr(scaling, "run", lambda *_: {"round_seconds": [1.0] * 4})
+    monkeypatch.setattr(scaling, "origin", lambda: {"commit": "abc"})
+    (tmp_path / "mobilenet_v2.json").write_text(json.dumps({**DOCUMENT, "processor": "another one"}))
+    measure("mobilenet_v2", tmp_path, repeats=1)
+    document = json.loads((tmp_path / "mobilenet_v2.json").read_text())
+    assert [run["commit"] for run in document["runs"]] == ["abc"] * (1 + 3 * (len(COUNTS) - 1))
+    assert document["processor"] == processor()
+    assert (tmp_path / "aside" / "mobilenet_v2.another-one.json").exists()
+    profiles = [path.name for path in tmp_path.glob("*.profiles.json")]
+    assert profiles == [f"mobilenet_v2.{in_file_names(processor())}.profiles.json"]
 
 
 def test_equal_nanos() -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bench import time_to_accuracy
 from bench.jobs.digits import TASKS as JOB_TASKS
 from bench.jobs.digits import Digits
-from bench.time_to_accuracy import TASKS, reached, report
+from bench.measuring import processor
+from bench.time_to_accuracy import METHODS, TASKS, TaskMeasurement, reached, report
+from tests.bench.test_measured_ablations import Bed
 
 
 def run(method: str, repeat: int, *accuracies: float, seconds: float = 10.0) -> dict[str, Any]:
@@ -44,6 +51,7 @@ def test_the_table() -> None:
     assert table.rows[0] == ("cnn", "90%", "edgeswarm", "25.0 (20.0 to 30.0) s", "30.0 (25.0 to 35.0) s", "2 (2 to 3)")
     assert table.rows[2][3] == "out of memory on nano-1"
     assert table.verdicts == [("cnn: 2.40 times as fast as single device", True)]
+    assert table.remarks == ["cnn: measured before commit, torch and processor were written down"]
 
 
 def test_a_run_that_never_reaches_it_counts_as_the_slowest() -> None:
@@ -60,3 +68,20 @@ def test_the_tasks_are_the_jobs() -> None:
 def test_an_epoch_is_whole_mini_batches() -> None:
     assert len(Digits(test=True)) == 360
     assert {len(Digits()) % task.batch_size for task in JOB_TASKS.values()} == {0}
+
+
+def test_each_run_says_what_made_it_and_another_processors_are_laid_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("EmulatedLan", "BedCluster"):
+        monkeypatch.setattr(time_to_accuracy, name, Bed)
+    for name in ("profile_in_turn", "_train", "_run_peer"):
+        monkeypatch.setattr(time_to_accuracy, name, lambda *_, **__: {"epochs": []})
+    monkeypatch.setattr(time_to_accuracy, "origin", lambda: {"commit": "abc"})
+    other = {**DOCUMENT, "runs": DOCUMENT["runs"][:1], "processor": "another one"}
+    (tmp_path / "cnn.json").write_text(json.dumps(other))
+    TaskMeasurement("cnn", tmp_path, repeats=1).run()
+    document = json.loads((tmp_path / "cnn.json").read_text())
+    assert [(told["method"], told["commit"]) for told in document["runs"]] == [(method, "abc") for method in METHODS]
+    assert document["processor"] == processor()
+    assert json.loads((tmp_path / "aside" / "cnn.another-one.json").read_text()) == other

@@ -22,7 +22,7 @@ def small_graph(parameters: Sequence[Sequence[str]], *, signatures: Sequence[str
             buffers=(),
             constants=(),
             param_bytes=32 * len(held),
-            trainable_param_bytes=32 * len(held),
+            trainable_param_bytes=32 * sum(not name.startswith("frozen") for name in held),
             saved_bytes=64,
             held_input_bytes=0,
             output_bytes=16,

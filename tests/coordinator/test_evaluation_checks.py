@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,11 @@ def fail(*_: Any) -> Any:
         ({"metrics": {"f1": lambda *_: torch.ones(4)}}, ITEMS, r"The metric 'f1' returns a tensor of shape \(4,\)"),
         ({"metrics": {"f1": lambda *_: None}}, ITEMS, "The metric 'f1' returns a NoneType"),
         ({"metrics": {"f1": fail}}, ITEMS, "no luck .while running the metric 'f1'"),
+        (
+            {"metrics": {"f1": lambda *_: sys.exit("no metric yet")}},
+            ITEMS,
+            "no metric yet .while running the metric 'f1'",
+        ),
         ({"evaluation_transform": fail}, ITEMS, "no luck .while calling transform.* item 0 of the evaluation dataset"),
         ({}, [(torch.ones(5), 1)], "running the model in evaluation mode"),
         ({}, [(torch.ones(3), 9)], "evaluation"),

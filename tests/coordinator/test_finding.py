@@ -60,6 +60,20 @@ def test_agents_are_found_by_address_and_remembered(
     assert search.warnings == [f"nano-2-000002 does not answer where it was last time ({agents[1].address})."]
 
 
+def test_a_search_goes_on_where_nothing_can_be_written(
+    search: Search, authority: CertificateAuthority, stack: ExitStack
+) -> None:
+    agent = stack.enter_context(StandInAgent.of(authority, "nano-1-000001"))
+    # As a disk that is full or read-only, for root too: its lock can't be made.
+    lock = search.folders.state_dir / f"{KnownAgents.FILE_NAME}.lock"
+    lock.mkdir(parents=True)
+    assert list(search(agent.address).links) == ["nano-1-000001"]
+    assert [warning.partition(":")[0] for warning in search.warnings] == [
+        "The remembered addresses can't be used",
+        "The address of nano-1-000001 can't be remembered",
+    ]
+
+
 def test_an_address_where_nobody_answers_is_a_warning(
     search: Search, authority: CertificateAuthority, stack: ExitStack
 ) -> None:

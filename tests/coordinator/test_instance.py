@@ -9,6 +9,7 @@ from torch import nn
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.batch_norm import BatchNormMerger
 from edgeswarm.model.export import export_model
+from edgeswarm.model_costs import TiedCosts
 from edgeswarm.profile import DataSource
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.device import Device
@@ -52,6 +53,29 @@ def test_a_narrow_wire_halves_what_travels_and_no_memory(wire_dtype: str | None,
     assert costs.input_bytes == wide.input_bytes
     halves: list[int | None] = [layer.output_bytes // 2 for layer in wide.layers]
     assert [layer.narrow_output_bytes for layer in costs.layers] == (halves if factor == 1.0 else [None] * 4)
+
+
+def test_what_is_frozen_is_not_trained_and_needs_no_answer() -> None:
+    graph = small_graph([["frozen1"], ["frozen2", "a"], ["b"]])
+    (value,) = graph.cuts[1]
+    cuts = (graph.cuts[0], (replace(value, requires_grad=False),), *graph.cuts[2:])
+    costs = model_costs(replace(graph, cuts=cuts), wire_dtype=None)
+    assert [layer.trained_bytes for layer in costs.layers] == [0, 32, 32]
+    assert costs.answered_bytes.tolist() == [0, 0, 16, 16]
+    assert costs.cut_bytes.tolist() == [16, 16, 16, 16]
+
+
+def test_a_tied_weight_is_told_with_its_layers() -> None:
+    costs = model_costs(small_graph([["a", "tied"], ["b"], ["tied", "frozen"], ["frozen"]]), wire_dtype="bfloat16")
+    assert costs.tied == (TiedCosts((0, 2), 32, 16), TiedCosts((2, 3), 32, 0))
+
+
+def test_the_loss_takes_memory_where_the_last_layer_is() -> None:
+    found = measured("nano")
+    without, _ = planning_instance(FACTS, devices=[NANO_1], profiles=found, name="job")
+    beside, _ = planning_instance(replace(FACTS, loss_bytes=700), devices=[NANO_1], profiles=found, name="job")
+    more = beside.model.transient_bytes - without.model.transient_bytes
+    assert more.tolist() == [0, 0, 0, 700]
 
 
 def test_the_sums_of_batch_norms_are_counted_as_a_worker_sends_them() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ def model() -> torch.nn.Module:
     return torch.nn.Sequential(
         torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(), torch.nn.Linear(5, 3)
     )
+
+
+class Unfinished(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sys.exit("no model yet")
 
 
 def to_float(sample: Any, _: torch.Generator) -> Any:
@@ -181,6 +190,8 @@ def test_of_a_long_text_the_first_line_is_told_and_the_rest_is_detail() -> None:
         ({"transform": mislabelled}, r"Item 3 of the dataset has the label 9 .* 3 classes, 0 to 2"),
         ({"loss": raising}, r"shapes differ .*running the loss on output float32 \[4, 3\] and targets int64 \[4\]"),
         ({"learning_rate_schedule": raising}, "shapes differ .*schedule for round 0"),
+        ({"built": Unfinished()}, r"SystemExit: no model yet .while running the model on inputs float32 \[4, 4\]"),
+        ({"loss": lambda *_: sys.exit("no loss yet")}, "SystemExit: no loss yet .while running the loss"),
         ({"learning_rate_schedule": lambda _: "0.1"}, r"learning_rate_schedule\(0\) returns '0.1', not a number"),
         ({"learning_rate_schedule": lambda _: float("nan")}, r"returns nan, not a number"),
         ({"loss": lambda output, _: output.sum(dim=1)}, r"The loss returns a tensor of shape \(4,\)"),

@@ -34,3 +34,9 @@ def test_a_place_that_takes_no_folders_is_refused() -> None:
     with pytest.raises(EdgeswarmError, match="/proc can't be written to") as caught:
         check_output_can_be_made(Path("/proc/result"))
     assert caught.value.code is ErrorCode.OUTPUT_FAILED
+
+
+def test_a_name_that_no_disk_takes_is_said(tmp_path: Path) -> None:
+    with pytest.raises(EdgeswarmError, match=r"can't be looked at .File name too long") as caught:
+        check_output_can_be_made(tmp_path / ("n" * 300))
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED

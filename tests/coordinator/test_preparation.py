@@ -128,6 +128,27 @@ def test_what_state_an_optimizer_keeps_is_tried_out(tmp_path: Path, optimizer: s
     assert prepared_from(write(tmp_path, text), tmp_path).optimizer_state_factor == factor
 
 
+def test_a_link_to_a_job_file_is_the_file_with_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "sizes.py").write_text("CLASSES = 3\n")
+    text = JOB.replace("torch.nn.Linear(16, 3)", "torch.nn.Linear(16, sizes.CLASSES)")
+    (tmp_path / "today.py").symlink_to(write(tmp_path / "repository", f"import sizes\n{text}"))
+    loaded = load(tmp_path / "today.py")
+    assert (loaded.folder, loaded.bundle.job_file) == (tmp_path.resolve() / "repository", "job.py")
+
+
+def test_a_learning_rate_of_numpys_fits_in_a_checkpoint(tmp_path: Path) -> None:
+    text = JOB.replace("AdamW([p for _, p in named])", "AdamW([p for _, p in named], lr=numpy.float64(0.01))")
+    prepared_from(write(tmp_path, f"import numpy\n{text}"), tmp_path)
+
+
+def test_an_optimizer_that_keeps_what_no_checkpoint_holds_is_refused(tmp_path: Path) -> None:
+    text = JOB.replace("[p for _, p in named])", "[{'params': [p for _, p in named], 'tags': {'a', 'b'}}])")
+    with pytest.raises(EdgeswarmError, match=r"no checkpoint: group\.0\.tags: a set can't be written") as caught:
+        prepared_from(write(tmp_path, text), tmp_path)
+    assert caught.value.code is ErrorCode.JOB_INVALID
+
+
 def test_half_precision_is_refused_by_name(tmp_path: Path) -> None:
     text = JOB.replace("model=Model", "model=lambda: Model().to(torch.bfloat16)").replace(
         "torch.arange(6.0)", "torch.arange(6.0, dtype=torch.bfloat16)"
@@ -140,6 +161,15 @@ def test_half_precision_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_model_that_raises_names_the_users_line(tmp_path: Path) -> None:
     text = JOB.replace("self.spare = ", "raise RuntimeError('no luck')  # ")
     with pytest.raises(EdgeswarmError, match=r"job\.py, line \d+: RuntimeError: no luck"):
+        prepared_from(write(tmp_path, text), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("instead_of", "doing"), [("self.spare = ", "building the model"), ("return [(torch", "opening the dataset")]
+)
+def test_a_job_that_ends_the_program_is_an_error(tmp_path: Path, instead_of: str, doing: str) -> None:
+    text = JOB.replace(instead_of, f"raise SystemExit('get the data first')  # {instead_of}")
+    with pytest.raises(EdgeswarmError, match=rf"job\.py, line \d+: SystemExit: get the data first \(while {doing}"):
         prepared_from(write(tmp_path, text), tmp_path)
 
 

@@ -45,6 +45,18 @@ def test_short_epochs_are_not_held_up() -> None:
     assert segments.after(0, slow).end_round == 5
 
 
+def test_a_long_epoch_has_checkpoints_within() -> None:
+    segments = Segments(rounds=50_000, rounds_per_epoch=50_000)
+    assert segments.after(0, UNKNOWN).end_round == 6
+    # A checkpoint of 1 s wants 50 s before it: 500 rounds of 0.1 s, of which 6 s are over.
+    pace = Pace(checkpoint_seconds=1.0, round_seconds=0.1, since_checkpoint_seconds=6.0)
+    assert segments.after(60, pace).end_round == 500
+    # Rounds so slow that each could have its checkpoint: a pause has its price.
+    assert segments.after(500, Pace(checkpoint_seconds=1.0, round_seconds=60.0)).end_round == 506
+    # The epoch's end is waited for where it isn't far.
+    assert segments.after(49_100, Pace(checkpoint_seconds=1.0, round_seconds=0.1)).end_round == 50_000
+
+
 def test_a_checkpoint_costs_its_part_of_the_time() -> None:
     segments = Segments(rounds=1000, rounds_per_epoch=5)
     assert not segments.checkpoint_is_due(5, Pace(1.0, 0.1, since_checkpoint_seconds=49.0))
@@ -95,7 +107,7 @@ def test_the_fraction_is_the_promised_one() -> None:
 
 
 def test_looks_come_half_as_often_each_time_up_to_a_limit() -> None:
-    segments = Segments(rounds=400, rounds_per_epoch=400, looks_from=10)
+    segments = Segments(rounds=400, rounds_per_epoch=400, checkpoint_every=400, looks_from=10)
     found, first_round = [], 10
     while first_round < segments.rounds:
         end = segments.after(first_round, UNKNOWN).end_round

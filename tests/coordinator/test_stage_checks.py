@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm.profile import LayerCosts, ModelCosts
+from edgeswarm.model_costs import LayerCosts, ModelCosts
 from edgeswarm_coordinator.stage_checks import (
     Comparison,
     Correction,

@@ -124,3 +124,12 @@ def test_a_log_that_fails_is_a_warning_and_the_training_goes_on(tmp_path: Path) 
     assert [type(event) for event in heard] == [RoundDone, Warning, RoundDone, RoundDone]
     assert isinstance(heard[1], Warning)
     assert f"TensorBoard's files in {folder} end here" in heard[1].message
+
+
+def test_an_installation_that_does_not_import_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Event] = []
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with logging_to_tensorboard(tmp_path / "logs", heard.append) as listener:
+        listener(MODEL)
+        listener(round_done(0, 1.0))
+    assert [type(event) for event in heard] == [ModelReady, Warning, RoundDone]

@@ -164,6 +164,14 @@ def test_nothing_to_resume(tmp_path: Path) -> None:
     assert caught.value.code is ErrorCode.CHECKPOINT
 
 
+def test_a_name_that_no_disk_takes_is_said(tmp_path: Path) -> None:
+    training = UnfinishedTraining(tmp_path / ("n" * 300))
+    for use in (training.check_absent, training.begin, training.resume):
+        with pytest.raises(EdgeswarmError, match="File name too long") as caught:
+            use()
+        assert caught.value.code is ErrorCode.OUTPUT_FAILED
+
+
 def test_it_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
     unfinished = begun(tmp_path)
     write(unfinished, manifest(4))

@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm_coordinator.work_folder import WorkFolder
 
 COMMAND = """
@@ -49,3 +52,10 @@ def test_what_a_killed_command_left_is_cleared_away_and_what_lives_stays(tmp_pat
     assert mine.path.is_dir()
     assert (tmp_path / "edgeswarm-cluster-1").is_dir()
     mine.cleanup()
+
+
+def test_where_none_can_be_made_it_is_said_how_to_choose_another_place() -> None:
+    with pytest.raises(EdgeswarmError, match=r"No temporary folder can be made: .* \(/proc\)") as caught:
+        WorkFolder(Path("/proc"))
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED
+    assert "TMPDIR" in caught.value.remedy

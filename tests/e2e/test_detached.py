@@ -200,6 +200,22 @@ def test_a_terminal_that_hangs_up_leaves_the_training_alone(terminals: Terminals
         terminal.close()
 
 
+def test_a_file_has_its_document_though_the_terminal_hung_up(terminals: Terminals, tmp_path: Path) -> None:
+    document = tmp_path / "result.json"
+    arguments = [EDGESWARM, *terminals.training(FaultyJob(), "--json")]
+    terminal = Terminal(
+        ["/bin/sh", "-c", 'out="$1"; shift; exec "$@" > "$out"', "sh", document, *arguments],
+        environment={**terminals.cluster.environment, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        terminal.wait_for("load job")
+        terminal.hang_up()
+        assert terminal.process.wait(120.0) == 0
+        assert Path(json.loads(document.read_text())["folder"]).is_dir()
+    finally:
+        terminal.close()
+
+
 @pytest.mark.soak
 def test_a_terminal_that_hangs_up_before_the_first_round_leaves_a_detached_one_alone(terminals: Terminals) -> None:
     arguments = terminals.training(ENDLESS_JOB, "--detach")

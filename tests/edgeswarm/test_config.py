@@ -73,6 +73,12 @@ def test_what_is_no_address(text: str) -> None:
         host_and_port(text)
 
 
+@pytest.mark.parametrize("host", ["192.168.1..5", "nano..local", "n" * 64 + ".local"])
+def test_a_host_that_cannot_be_looked_up_is_no_address(host: str) -> None:
+    with pytest.raises(ValueError, match="no host is called so"):
+        host_and_port(f"{host}:7600")
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +31,19 @@ def no_leaf(value: object, path: tuple[str, ...] = ()) -> object:
 def test_a_value_comes_back_exactly_through_strict_json(value: Any) -> None:
     text = json.dumps(to_tree(value, no_leaf), allow_nan=False)
     assert repr(from_tree(json.loads(text), no_leaf)) == repr(value)  # repr tells 1 from 1.0 and True, and nan is nan
+
+
+def test_numpys_numbers_come_back_as_pythons() -> None:
+    value = {
+        "lr": np.float64(0.1),
+        "amsgrad": np.bool_(False),
+        "step": np.int64(3),
+        "eps": (np.float32(0.5), np.float64("nan")),
+    }
+    back = from_tree(json.loads(json.dumps(to_tree(value, no_leaf), allow_nan=False)), no_leaf)
+    assert repr(back) == "{'lr': 0.1, 'amsgrad': False, 'step': 3, 'eps': (0.5, nan)}"
+    with pytest.raises(ValueError, match=r"^key: "):
+        to_tree({"key": np.longdouble(1)}, no_leaf)
 
 
 def test_leaves_are_the_callers() -> None:

@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm.profile import (
-    DataSource,
-    DeviceDescription,
-    DeviceProfile,
-    LayerCosts,
-    ModelCosts,
-    Network,
-    PlanningInstance,
-    TrainingSettings,
-)
+from edgeswarm.model_costs import LayerCosts, ModelCosts, TiedCosts
+from edgeswarm.profile import DataSource, DeviceDescription, DeviceProfile, Network, PlanningInstance, TrainingSettings
 
 
 def one_layer(sizes: tuple[int, ...], seconds: tuple[float, ...]) -> DeviceProfile:
@@ -48,16 +40,6 @@ def test_a_stage_is_the_sum_of_its_layers(seconds: list[float], batch: int, data
     assert profile.forward(batch, first, end) == pytest.approx(alone, abs=1e-9)
 
 
-def test_model_sums() -> None:
-    model = ModelCosts(
-        7, (LayerCosts("a", 10, 1, 2), LayerCosts("b", 20, 3, 4, least_batch=2), LayerCosts("c", 0, 5, 6))
-    )
-    assert model.param_bytes(0, 2) == 30
-    assert model.saved_bytes(1, 3) == 10
-    assert model.cut_bytes.tolist() == [7, 1, 3, 5]
-    assert (model.least_batch(0, 1), model.least_batch(0, 3)) == (1, 2)
-
-
 def instance() -> PlanningInstance:
     profile = DeviceProfile((1, 4), ((0.1, 0.2), (0.3, 0.4)), ((0.2, 0.4), (0.6, 0.8)))
     return PlanningInstance(
@@ -84,6 +66,25 @@ def test_only_some_devices() -> None:
     assert instance().only(["y"]).device_names == ("y",)
     served = replace(instance(), data_source=DataSource((5.0, 6.0), egress=7.0)).only(["y"]).data_source
     assert served == DataSource((6.0,), egress=7.0)
+
+
+def test_what_is_frozen_has_neither_gradient_nor_optimizer_state() -> None:
+    whole = instance()
+    first, second = whole.model.layers
+    partly = replace(whole.model, layers=(replace(first, trained_bytes=0), replace(second, kernel_bytes=5)))
+    training = replace(whole.training, optimizer_state_bytes_per_parameter_byte=2.0)
+    frozen = replace(whole, model=partly, training=training)
+    assert frozen.resident_bytes_before.tolist() == [0, 8, 8 + 4 * 8 + 5]
+
+
+def test_a_tied_parameter_is_in_memory_once() -> None:
+    whole = replace(instance(), training=replace(instance().training, optimizer_state_bytes_per_parameter_byte=1.0))
+    tied = replace(whole, model=replace(whole.model, tied=(TiedCosts((0, 1), 6, 3),)))
+    assert whole.resident_bytes(0, 2) == 2 * 8 * 3
+    assert tied.resident_bytes(0, 2) == 2 * 8 * 3 - 6 * 3
+    assert tied.resident_bytes(0, 1) == tied.resident_bytes(1, 2) == 8 * 3
+    frozen = replace(whole, model=replace(whole.model, tied=(TiedCosts((0, 1), 6, 0),)))
+    assert frozen.resident_bytes(0, 2) == 2 * 8 * 3 - 6
 
 
 def test_the_step_of_a_stage_is_the_sum_of_its_layers() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.model_costs import TiedCosts
 from edgeswarm.profile import DataSource, Network, Overheads
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 
@@ -36,9 +37,8 @@ def test_what_an_instance_may_also_have_survives_json() -> None:
         for kind, profile in plain.profiles.items()
     }
     first, *others = plain.model.layers
-    model = replace(
-        plain.model, layers=(replace(first, kernel_bytes=9, met_gradient_bytes=((1, 10), (4, 30))), *others)
-    )
+    first = replace(first, kernel_bytes=9, met_gradient_bytes=((1, 10), (4, 30)), trained_bytes=3, answered_bytes=0)
+    model = replace(plain.model, layers=(first, *others), tied=(TiedCosts((0, 1), 3, 2),))
     more = replace(plain, model=model, profiles=profiles, data_source=DataSource((5.0, 6.0), egress=7.0, label_bytes=8))
     assert instance_from_json(json.loads(json.dumps(instance_to_json(more)))) == more
 

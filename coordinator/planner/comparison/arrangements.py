@@ -66,9 +66,11 @@ def _canonical(instance: PlanningInstance, groups: Arrangement, classes: tuple[i
     )
     ordered = []
     next_to_a_group = False
+    # Between stages the first replica of each sums up tied parameters: which one that is decides something.
+    leads = len(groups) > 1 and any(tensor.gradient_bytes for tensor in instance.model.tied)
     for index, group in enumerate(groups):
         neighbours = sizes[max(0, index - 1) : index] + sizes[index + 1 : index + 2]
-        if max(neighbours, default=1) > 1 and len(group) > 1:
+        if len(group) > 1 and (leads or max(neighbours, default=1) > 1):
             next_to_a_group = True
             ordered.append(group)
         elif alike_links <= 1 or len(group) <= 2:
@@ -77,7 +79,7 @@ def _canonical(instance: PlanningInstance, groups: Arrangement, classes: tuple[i
             start = group.index(min(group, key=lambda place: (classes[place], place)))
             ordered.append(group[start:] + group[:start])
     options = [_renamed(ordered, classes)]
-    if next_to_a_group and max(sizes) <= 2:
+    if next_to_a_group and not leads and max(sizes) <= 2:
         options.append(_renamed([group[::-1] for group in ordered], classes))
     return min(options)
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+from edgeswarm.model_costs import FloatArray, IntArray
+from edgeswarm.profile import PlanningInstance
 
 from ..asteroid import FoundPipeline
 from ..cost_model import in_flight_limit
@@ -227,8 +228,9 @@ class _Program:
 
     def _all_reduce(self, group: tuple[int, ...]) -> FloatArray:
         """[i, j]: seconds of a ring over the group's slowest link."""
-        before = self._instance.model.gradient_bytes_before.astype(np.float64)
-        gradients = np.maximum(before[np.newaxis, :] - before[:, np.newaxis], 0.0)
+        places = np.arange(self._instance.model.layer_count + 1)
+        gradients = self._instance.model.gradient_bytes_of_runs(places[:, np.newaxis], places[np.newaxis, :])
+        gradients = np.maximum(gradients, 0.0)
         size = len(group)
         if size == 1:
             return np.zeros_like(gradients)
@@ -239,8 +241,10 @@ class _Program:
     def _link(self, senders: tuple[int, ...], receivers: tuple[int, ...]) -> FloatArray:
         """[3, cut]: a micro-batch over a cut, there and back, over the slowest pair."""
         slowest = self._instance.network.slowest((a, b) for a in senders for b in receivers)
-        seconds = self._instance.model.cut_bytes * self._micro_batch / slowest + self._instance.network.latency_seconds
-        return np.stack([seconds, seconds, np.zeros_like(seconds)])
+        model, latency = self._instance.model, self._instance.network.latency_seconds
+        there = model.cut_bytes * self._micro_batch / slowest + latency
+        back = model.answered_bytes * self._micro_batch / slowest + latency
+        return np.stack([there, back, np.zeros_like(there)])
 
     def _link_behind(self, state: _State, taken: Taken, group: tuple[int, ...]) -> FloatArray:
         """[3, cut]: from the last stage of a state's pipeline, which has other devices for other cuts, to a group."""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgeswarm.profile import FloatArray
+from edgeswarm.model_costs import FloatArray
 
 
 def round_latency(

@@ -6,17 +6,19 @@ memory holds fewer samples, what is left goes to the others of its group. K is 2
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from edgeswarm.model_costs import FloatArray, IntArray
 from edgeswarm.plan import Stage
-from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+from edgeswarm.profile import PlanningInstance
 
 from ..asteroid import FoundPipeline, FoundStage
 from ..cost_model import held_bytes, in_flight_limit, pipeline_steps, round_seconds
-from ..passing_memory import passing_table
+from ..passing_memory import passing_of_runs, passing_table
 from ..shortage import Shortage
 
 
@@ -43,8 +45,8 @@ def most_samples_of_runs(instance: PlanningInstance, place: int, *, in_flight: i
     [layer_count + 1, layer_count + 1]; 0 for none, and where j <= i.
     """
     model, device = instance.model, instance.devices[place]
-    resident = instance.resident_bytes_before
-    weights = np.ceil(resident[np.newaxis, :] - resident[:, np.newaxis])
+    places = np.arange(model.layer_count + 1)
+    weights = np.ceil(instance.resident_bytes_of_runs(places[:, np.newaxis], places[np.newaxis, :]))
     saved = model.saved_bytes_before[np.newaxis, :] - model.saved_bytes_from[:, np.newaxis]
     free = device.memory_bytes - device.base_bytes - weights
     passing = passing_table(instance)
@@ -124,35 +126,18 @@ def cut_shortage(instance: PlanningInstance, cuts: Sequence[StageCut], micro_bat
 def _found_stage(
     instance: PlanningInstance, cut: StageCut, micro_batch: int, *, most_in_flight: int, micro_batches: int
 ) -> FoundStage | None:
-    least = instance.model.least_batch(cut.first_layer, cut.end_layer)
+    model, limit = instance.model, instance.training.mini_batch
+    first, end = cut.first_layer, cut.end_layer
+    least, saved = model.least_batch(first, end), float(model.saved_bytes(first, end))
+    weights = math.ceil(instance.resident_bytes(first, end))
+    devices = [instance.devices[place] for place in cut.places]
+    free = [device.memory_bytes - device.base_bytes - weights for device in devices]
+    passing, run = passing_of_runs(instance, np.array([first]), np.array([end])), (0,)
     for in_flight in range(most_in_flight, 0, -1):
-        most = [
-            _most_samples(instance, place, cut, in_flight=in_flight, micro_batches=micro_batches)
-            for place in cut.places
-        ]
+        waiting = passing.waiting_per_sample_of(run, saved, in_flight=in_flight, micro_batches=micro_batches)
+        most = [passing.most_samples_of(run, bytes_left, waiting, limit=limit) for bytes_left in free]
         shares = share_evenly(micro_batch, most, least=least)
         if shares is not None:
-            names = [instance.devices[place].name for place in cut.places]
-            return FoundStage(cut.first_layer, cut.end_layer, tuple(zip(names, shares, strict=True)), in_flight)
+            names = [device.name for device in devices]
+            return FoundStage(first, end, tuple(zip(names, shares, strict=True)), in_flight)
     return None
-
-
-def _most_samples(instance: PlanningInstance, place: int, cut: StageCut, *, in_flight: int, micro_batches: int) -> int:
-    """How many samples of each micro-batch a device's memory holds for a stage, up to the mini-batch; 0 for none."""
-    device = instance.devices[place]
-
-    def held(samples: int) -> int:
-        return held_bytes(
-            instance,
-            first_layer=cut.first_layer,
-            end_layer=cut.end_layer,
-            samples=samples,
-            in_flight=in_flight,
-            micro_batches=micro_batches,
-        )
-
-    free = device.memory_bytes - device.base_bytes - held(0)
-    per_sample = held(1) - held(0)
-    if free < 0 or per_sample == 0:
-        return 0 if free < 0 else instance.training.mini_batch
-    return min(free // per_sample, instance.training.mini_batch)

@@ -33,8 +33,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.model_costs import FloatArray, IntArray
 from edgeswarm.plan import IdleDevice, Plan, Stage
-from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+from edgeswarm.profile import PlanningInstance
 
 from ...simulator.simulate import round_and_in_flight
 from ..backups import with_backups

@@ -55,7 +55,8 @@ def _states(instance: PlanningInstance, micro_batch: int) -> ModelStates:
         layer_parameter_bytes=[float(layer.param_bytes) for layer in layers],
         layer_activation_bytes=[float(layer.saved_bytes * micro_batch) for layer in layers],
         # This runtime keeps one version of the weights, beside gradients and optimizer state.
-        layer_resident_bytes=np.diff(instance.resident_bytes_before).tolist(),
+        # A tied parameter with the first of its layers: what a stage holds at the least.
+        layer_resident_bytes=np.diff([instance.resident_bytes(0, end) for end in range(len(layers) + 1)]).tolist(),
         output_bytes=[float(layer.output_bytes * micro_batch) for layer in layers],
     )
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgeswarm.profile import FloatArray, IntArray
+from edgeswarm.model_costs import FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeswarm.chunk_owners import exchange_steps
-from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+from edgeswarm.model_costs import FloatArray, IntArray
+from edgeswarm.profile import PlanningInstance
 
 from .arrangements import Arrangement
 
@@ -204,16 +205,19 @@ class RoundFloor:
     def _links(self, grid: Grid, stage: int) -> list[list[tuple[npt.NDArray[np.bool_], FloatArray, FloatArray]]]:
         """[sender][receiver] between a stage and the one before: who exchanges frames, seconds there and back, over the grid."""
         senders, receivers = grid.arrangement[stage - 1], grid.arrangement[stage]
-        sent = self.instance.model.cut_bytes[grid.cuts[:, stage]].astype(np.float64)
+        model, cuts = self.instance.model, grid.cuts[:, stage]
         overlap = _overlaps(grid.shares[stage - 1], grid.shares[stage])
         ways = []
         for s, sender in enumerate(senders):
             row = []
             for d, receiver in enumerate(receivers):
                 samples = overlap[:, :, s, d]
-                size = _between_stages(grid, stage, sent[:, np.newaxis, np.newaxis] * samples[np.newaxis])
-                there = _between_stages(grid, stage, (samples > 0)[np.newaxis])
-                row.append((there, size / self._matrix[sender, receiver], size / self._matrix[receiver, sender]))
+                there, back = (
+                    _between_stages(grid, stage, of_cuts[cuts].astype(np.float64)[:, np.newaxis, np.newaxis] * samples)
+                    for of_cuts in (model.cut_bytes, model.answered_bytes)
+                )
+                exchange = _between_stages(grid, stage, (samples > 0)[np.newaxis])
+                row.append((exchange, there / self._matrix[sender, receiver], back / self._matrix[receiver, sender]))
             ways.append(row)
         return ways
 
@@ -243,9 +247,9 @@ class RoundFloor:
         size = len(group)
         if size == 1:
             return np.zeros(1)
-        before = self.instance.model.gradient_bytes_before.astype(np.float64)
+        gradients = self.instance.model.gradient_bytes_of_runs(grid.cuts[:, stage], grid.cuts[:, stage + 1])
         # Whoever owns the chunks: the group's cards send them 2 (G-1) times together.
-        sent = (before[grid.cuts[:, stage + 1]] - before[grid.cuts[:, stage]]) * 2 * (size - 1)
+        sent = gradients * 2 * (size - 1)
         buffers = np.where(sent > 0, 2, 1)  # the gradients, in one bucket at least, and the statistics
         seconds = sent / sum(self._egress[place] for place in group) + buffers * exchange_steps(size) * self._latency
         return _over_grid(grid, stage, seconds[:, np.newaxis])

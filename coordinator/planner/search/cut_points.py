@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeswarm.profile import FloatArray, PlanningInstance
+from edgeswarm.model_costs import FloatArray
+from edgeswarm.profile import PlanningInstance
 
 
 def candidate_cuts(instance: PlanningInstance, most: int) -> list[int]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, bucket_bytes
-from edgeswarm.profile import FloatArray, IntArray
+from edgeswarm.model_costs import FloatArray, IntArray
 
 from ..allocation import BoolArray
 from ..passing_memory import passing_of_runs
@@ -141,9 +141,9 @@ class GroupCostTables:
 
     def _largest(self, micro_batch: int, held: int) -> FloatArray:
         """[kinds, runs]: samples that a device of the kind can hold."""
-        weights = np.array(self.problem.weight_bytes)
+        weights = self.problem.instance.resident_bytes_of_runs(self._firsts, self._ends)
         saved = np.array(self.problem.saved_bytes)[self._ends] - np.array(self.problem.saved_bytes_from)[self._firsts]
-        free = np.array(self._memory)[:, np.newaxis] - (weights[self._ends] - weights[self._firsts])[np.newaxis, :]
+        free = np.array(self._memory)[:, np.newaxis] - weights[np.newaxis, :]
         micro_batches = self.problem.micro_batches(micro_batch)
         waiting = self._passing.waiting_per_sample(saved, in_flight=held, micro_batches=micro_batches)
         return self._passing.most_samples(free, waiting, limit=micro_batch)
@@ -188,8 +188,7 @@ class GroupCostTables:
 
     def _end_seconds(self, backward: FloatArray) -> FloatArray:
         """[groups, runs]: what the all-reduce takes beyond the last backward, and the optimizer's step."""
-        gradients = np.array(self.problem.gradient_bytes)
-        sent = gradients[self._ends] - gradients[self._firsts]
+        sent = self.problem.instance.model.gradient_bytes_of_runs(self._firsts, self._ends)
         size = np.maximum(self.sizes.sum(axis=1), 1)
         slowest = np.full(len(self.groups), np.inf)
         for a, b in itertools.product(range(len(self.kinds)), repeat=2):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeswarm.profile import FloatArray
+from edgeswarm.model_costs import FloatArray
 
 from .problem import SearchProblem
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from edgeswarm.model_costs import FloatArray, IntArray
 from edgeswarm.plan import IdleDevice, Plan, Stage
-from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+from edgeswarm.profile import PlanningInstance
 
 from ...simulator.simulate import round_seconds
 from ..backups import with_backups
@@ -127,7 +128,9 @@ def _rough_seconds(problem: SearchProblem, group: tuple[int, ...], speeds: list[
     if together <= 0:
         return math.inf
     slowest = min(slowest_link(problem.links, device, group) for device in group) if size > 1 else math.inf
-    return problem.mini_batch / together + 2 * (size - 1) / size * problem.gradient_bytes[-1] / slowest
+    return (
+        problem.mini_batch / together + 2 * (size - 1) / size * problem.gradient_bytes(0, problem.layer_count) / slowest
+    )
 
 
 class PassSharing:
@@ -179,7 +182,7 @@ class PassSharing:
         plan = Plan(NAME, len(ones), 1, (self._stage(ones, ones),))
         links = connection_bytes(problem.instance, plan)
         return [
-            problem.memory[device] - links[name] - problem.weight_bytes[-1]
+            problem.memory[device] - links[name] - problem.weight_bytes(0, problem.layer_count)
             for device, name in zip(self.devices, self._names, strict=True)
         ]
 
@@ -218,7 +221,7 @@ class PassSharing:
                     overheads,
                     size=size,
                     owners=len(owners),
-                    gradient_bytes=problem.gradient_bytes[-1],
+                    gradient_bytes=problem.gradient_bytes(0, problem.layer_count),
                     is_owner=device in owners,
                 )
             found.append(seconds)

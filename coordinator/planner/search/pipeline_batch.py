@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from edgeswarm.profile import FloatArray, IntArray
+from edgeswarm.model_costs import FloatArray, IntArray
 
 _BoolArray = npt.NDArray[np.bool_]
 

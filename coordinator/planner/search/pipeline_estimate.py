@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeswarm.chunk_owners import exchange_steps, traffic
 from edgeswarm.gradient_pieces import LEAST_BUCKET_BYTES, MOST_PIECES, bucket_bytes
-from edgeswarm.profile import FloatArray
+from edgeswarm.model_costs import FloatArray
 from edgeswarm.samples import split_micro_batch
 
 from .candidate import Candidate, CandidateStage
@@ -68,6 +68,8 @@ class PipelineEstimator:
         if not candidates:
             return np.zeros(0)
         pipeline, source = follow(self._batch(candidates)), self._source_seconds(candidates)
+        if self.problem.instance.model.tied:
+            pipeline = pipeline + np.array([self._tied_seconds(candidate) for candidate in candidates])
         # Where the source decides, the pipeline still tells one plan from another.
         return np.asarray(np.maximum(pipeline, source) + _TIE * np.minimum(pipeline, source))
 
@@ -169,7 +171,7 @@ class PipelineEstimator:
         size = len(stage.devices)
         if size == 1:
             return StageFigures(forward, backward, 0.0, 0.0, 0.0, step)
-        gradients = problem.gradient_bytes[stage.end] - problem.gradient_bytes[stage.first]
+        gradients = problem.gradient_bytes(stage.first, stage.end)
         latency = exchange_steps(size) * problem.latency
         bucket = bucket_bytes(size)
         least = problem.buckets_before[stage.end] - problem.buckets_before[stage.first]
@@ -193,17 +195,24 @@ class PipelineEstimator:
         kind = self.problem.class_of[device]
         forward, backward = self.problem.seconds
         overheads = self.problem.profiles[kind].overheads
-        carried = share * sum(self._cut_bytes(cut) for cut in (stage.first, stage.end))
-        more = overheads.action_seconds + overheads.frame_seconds * 2 + overheads.byte_seconds * carried
+        more = overheads.action_seconds + overheads.frame_seconds * 2
+        there, back = self._carried_bytes(stage)
         return (
-            float(forward[kind, share, stage.end] - forward[kind, share, stage.first]) + more,
-            float(backward[kind, share, stage.end] - backward[kind, share, stage.first]) + more,
+            float(forward[kind, share, stage.end] - forward[kind, share, stage.first])
+            + (more + overheads.byte_seconds * share * there),
+            float(backward[kind, share, stage.end] - backward[kind, share, stage.first])
+            + (more + overheads.byte_seconds * share * back),
         )
 
-    def _cut_bytes(self, cut: int) -> float:
-        if cut == 0:
-            return self.problem.served_input_bytes
-        return self.problem.cut_bytes[cut] if cut < self.problem.layer_count else 0.0
+    def _carried_bytes(self, stage: CandidateStage) -> tuple[float, float]:
+        """Of one sample, by both cuts: with its forward, samples from a data source among it, and with its backward."""
+        problem = self.problem
+        there = problem.cut_bytes[stage.first] if stage.first else problem.served_input_bytes
+        back = problem.answered_bytes[stage.first]
+        if stage.end < problem.layer_count:
+            there += problem.cut_bytes[stage.end]
+            back += problem.answered_bytes[stage.end]
+        return there, back
 
     def _link_figures(self, sender: CandidateStage, receiver: CandidateStage | None) -> LinkFigures:
         if receiver is None:
@@ -219,7 +228,7 @@ class PipelineEstimator:
     def _work_out_link(self, sender: CandidateStage, receiver: CandidateStage) -> LinkFigures:
         """Each device's bytes over its card; a pair's over its link, where that is slower."""
         problem = self.problem
-        sent = problem.cut_bytes[sender.end]
+        sent, answered = problem.cut_bytes[sender.end], problem.answered_bytes[sender.end]
         there, back = 0.0, 0.0
         begin = 0
         others, other_begin = 0, 0
@@ -230,21 +239,42 @@ class PipelineEstimator:
                 other_end = other_begin + receiver.shares[others]
                 overlap = min(end, other_end) - max(begin, other_begin)
                 there = max(there, overlap * sent / problem.links[a][b])
-                back = max(back, overlap * sent / problem.links[b][a])
+                back = max(back, overlap * answered / problem.links[b][a])
                 if other_end > end:
                     break
                 others, other_begin = others + 1, other_end
             begin = end
 
         def over(rates: list[float], stage: CandidateStage) -> float:
-            return max(share * sent / rates[device] for device, share in zip(stage.devices, stage.shares, strict=True))
+            """Of a byte of each sample."""
+            return max(share / rates[device] for device, share in zip(stage.devices, stage.shares, strict=True))
 
         return LinkFigures(
-            forward_out=max(there, over(problem.card_out, sender)),
-            forward_in=max(there, over(problem.card_in, receiver)),
-            backward_out=max(back, over(problem.card_out, receiver)),
-            backward_in=max(back, over(problem.card_in, sender)),
+            forward_out=max(there, sent * over(problem.card_out, sender)),
+            forward_in=max(there, sent * over(problem.card_in, receiver)),
+            backward_out=max(back, answered * over(problem.card_out, receiver)),
+            backward_in=max(back, answered * over(problem.card_in, sender)),
         )
+
+    def _tied_seconds(self, candidate: Candidate) -> float:
+        """What the sums of tied parameters take between stages before the step: to the first of these, back, and to its group."""
+        problem, seconds = self.problem, 0.0
+        for tensor in problem.instance.model.tied:
+            holding = [
+                stage.devices
+                for stage in candidate.stages
+                if any(stage.first <= layer < stage.end for layer in tensor.layers)
+            ]
+            if len(holding) < 2 or not tensor.gradient_bytes:
+                continue
+            size, (owner, *others) = tensor.gradient_bytes, [devices[0] for devices in holding]
+            there = max(size / problem.links[other][owner] for other in others)
+            back = max(size / problem.links[owner][other] for other in others)
+            there = max(there, len(others) * size / problem.card_in[owner])
+            back = max(back, (len(others) + len(holding[0]) - 1) * size / problem.card_out[owner])
+            to_group = max((len(devices) - 1) * size / problem.card_out[devices[0]] for devices in holding[1:])
+            seconds += there + back + to_group + 2 * problem.latency
+        return seconds
 
     def _source_seconds(self, candidates: Sequence[Candidate]) -> FloatArray:
         """[candidates]: what the samples of a round take the data source, and the replicas that get them, at the least."""

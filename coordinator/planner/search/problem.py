@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from functools import cached_property
 
 import numpy as np
 
 from edgeswarm.gradient_pieces import LAST_BUCKET_BYTES, LEAST_BUCKET_BYTES
-from edgeswarm.profile import FloatArray, IntArray, PlanningInstance
+from edgeswarm.model_costs import FloatArray, IntArray
+from edgeswarm.profile import PlanningInstance
 
 from ..chunk_owners import Replica, choose_owners, replicas_of
 from ..passing_memory import PassingMemory, passing_table
@@ -28,10 +30,11 @@ class SearchProblem:
         self.mini_batch = training.mini_batch
         self.least_batch = model.largest_least_batch
         self.cut_bytes = [float(value) for value in model.cut_bytes]
+        self.answered_bytes = [float(value) for value in model.answered_bytes]
         self.served_input_bytes = float(instance.served_input_bytes)
         self.latency = instance.network.latency_seconds
-        self.weight_bytes: list[float] = instance.resident_bytes_before.tolist()
-        self.gradient_bytes = [float(value) for value in model.gradient_bytes_before]
+        self.weight_bytes_before: list[float] = instance.resident_bytes_before.tolist()
+        self.gradient_bytes_before = [float(value) for value in model.gradient_bytes_before]
         self.statistics_bytes = [0.0, *itertools.accumulate(float(layer.statistics_bytes) for layer in model.layers)]
         self.saved_bytes = [float(value) for value in model.saved_bytes_before]
         self.saved_bytes_from = [float(value) for value in model.saved_bytes_from]
@@ -40,8 +43,23 @@ class SearchProblem:
         classes = sorted({device.profile for device in self.instance.devices})
         self.class_of = [classes.index(device.profile) for device in self.instance.devices]
         self.profiles = [instance.profiles[kind] for kind in classes]
+        # Searches ask often.
+        self._weight_bytes = functools.cache(self.instance.resident_bytes)
+        self._gradient_bytes = functools.cache(lambda first, end: float(model.gradient_bytes(first, end)))
         self._owners: dict[tuple[tuple[int, ...], float], tuple[int, ...]] = {}
         self._replicas: dict[tuple[int, ...], dict[int, Replica]] = {}
+
+    def weight_bytes(self, first: int, end: int) -> float:
+        """What a device holds all the time for a stage of these layers."""
+        if self.instance.model.tied:
+            return self._weight_bytes(first, end)
+        return self.weight_bytes_before[end] - self.weight_bytes_before[first]
+
+    def gradient_bytes(self, first: int, end: int) -> float:
+        """What replicas of such a stage sum up in a round."""
+        if self.instance.model.tied:
+            return self._gradient_bytes(first, end)
+        return self.gradient_bytes_before[end] - self.gradient_bytes_before[first]
 
     @cached_property
     def members(self) -> list[tuple[int, ...]]:
@@ -75,7 +93,7 @@ class SearchProblem:
         A large one counts once: of its pieces two are under way at a time, and the bytes of one hide the latencies of the other.
         """
         counts, held = [0], float(LEAST_BUCKET_BYTES)
-        for before, after in zip(self.gradient_bytes, self.gradient_bytes[1:], strict=False):
+        for before, after in zip(self.gradient_bytes_before, self.gradient_bytes_before[1:], strict=False):
             size = after - before
             full = size > 0 and held + size > LEAST_BUCKET_BYTES
             held = size if full else held + size
@@ -90,7 +108,8 @@ class SearchProblem:
         """
         found = []
         for first in range(self.layer_count):
-            ends = [after - self.gradient_bytes[first] for after in self.gradient_bytes[first + 1 :]]
+            before = self.gradient_bytes_before
+            ends = [after - before[first] for after in before[first + 1 :]]
             fitting = [size for size in ends if 0 < size <= LAST_BUCKET_BYTES]
             found.append(float(max(fitting, default=next((size for size in ends if size), 0))))
         return found
@@ -115,7 +134,7 @@ class SearchProblem:
         if len(devices) < 3:
             return ()
         group = tuple(sorted(devices))
-        key = (group, self.gradient_bytes[end] - self.gradient_bytes[first])
+        key = (group, self.gradient_bytes(first, end))
         if key not in self._owners:
             chosen = choose_owners(list(self.replicas(group).values()), key[1])
             self._owners[key] = tuple(group[place] for place in chosen)
@@ -134,7 +153,7 @@ class SearchProblem:
     def largest_share(self, device: int, layers: tuple[int, int], *, in_flight: int, micro_batches: int) -> int:
         """Samples of a micro-batch that the device's memory holds with so many of a round's in flight; at most all."""
         first, end = layers
-        free = self.memory[device] - (self.weight_bytes[end] - self.weight_bytes[first])
+        free = self.memory[device] - self.weight_bytes(first, end)
         run = (first, end)
         waiting = self.passing.waiting_per_sample_of(
             run,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeswarm.profile import IntArray
+from edgeswarm.model_costs import IntArray
 
 
 class Runs:

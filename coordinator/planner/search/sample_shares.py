@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgeswarm.profile import FloatArray, IntArray
+from edgeswarm.model_costs import FloatArray, IntArray
 
 from ..allocation import Group, share_samples
 from .candidate import CandidateStage
@@ -135,13 +135,15 @@ class SampleSharing:
 
 
 def carried_bytes(problem: SearchProblem, first: int, end: int) -> float:
-    """Bytes of one sample that the card of a stage's replica sends, and receives, for one micro-batch.
+    """Bytes of one sample that the card of a stage's replica sends, or receives if these are more, for one micro-batch.
 
     Forward in and backward out at its first cut, forward out and backward in at its last; of the model's own input only
     where a data source sends it, and that comes in beside the gradients from behind.
     """
-    behind = problem.cut_bytes[end] if end < problem.layer_count else 0.0
-    return behind + (problem.cut_bytes[first] if first else problem.served_input_bytes)
+    is_last = end == problem.layer_count
+    sent = problem.answered_bytes[first] + (0.0 if is_last else problem.cut_bytes[end])
+    before = problem.cut_bytes[first] if first else problem.served_input_bytes
+    return max(sent, before + (0.0 if is_last else problem.answered_bytes[end]))
 
 
 def shares_by_time(times: FloatArray, largest: IntArray, samples: int) -> IntArray:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeswarm.profile import FloatArray, IntArray
+from edgeswarm.model_costs import FloatArray, IntArray
 
 from .candidate import Outline
 from .group_costs import GroupCosts, GroupCostTables
@@ -119,6 +119,9 @@ class SetProgram:
         self._between = between
         self._runs = tables.runs
         self._cut_bytes = np.array([tables.problem.cut_bytes[cut] for cut in tables.cuts])
+        self._answered_bytes = np.array([tables.problem.answered_bytes[cut] for cut in tables.cuts])
+        # Mostly all that goes there comes back, and one array stands for both.
+        self._as_much_back = bool(np.array_equal(self._cut_bytes[1:-1], self._answered_bytes[1:-1]))
         # [KEPT, runs]: where an array [cuts, KEPT * cuts] has what goes on behind each run.
         cuts = self._runs.cuts
         kept = cuts * np.arange(KEPT)[:, None]
@@ -242,13 +245,16 @@ class SetProgram:
         latency = self.tables.problem.latency
         ends = self._runs.end[: most.shape[-1]]
         if self._uniform is not None:
+            backward = most
+            if not self._as_much_back:
+                backward = most * (self._answered_bytes / self._uniform)[ends] + latency
             most *= (self._cut_bytes / self._uniform)[ends]
             most += latency
-            return most, most
+            return most, backward
         forward = np.take(self._cut_bytes / self._between[groups[:, None, None], behind], ends, axis=2)
         forward *= most
         forward += latency
-        most *= np.take(self._cut_bytes / self._between[behind, groups[:, None, None]], ends, axis=2)
+        most *= np.take(self._answered_bytes / self._between[behind, groups[:, None, None]], ends, axis=2)
         most += latency
         return forward, most
 

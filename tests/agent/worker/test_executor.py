@@ -3,8 +3,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -195,6 +196,34 @@ def test_replicas_with_passes_of_their_own_train_as_a_plain_loop(tmp_path: Path)
     with Lan(tmp_path / "ca", [A, B, C]) as lan:
         lan.connect()
         run = run_of(lan, job, [{A: 4, B: 3, C: 1}], in_flight=1, cut=1.0, passes={A: 3, B: 2})
+        lan.at_once(run.train)
+        check_against_plain(run, job)
+        run.close()
+
+
+class Named(NamedTuple):
+    """A target as some data sets return it; in a batch `names` has a text for each row."""
+
+    values: Any
+    names: Any
+
+
+class NamedData(Data):
+    def __getitem__(self, index: int) -> tuple[Tensor, Any]:
+        inputs, targets = super().__getitem__(index)
+        return inputs, Named(targets, f"{index}")
+
+
+def loss_of_named(output: Any, targets: Named) -> Tensor:
+    assert torch.equal(targets.values, Data().targets[[int(name) for name in targets.names]])
+    return loss_of(output, targets.values)
+
+
+def test_named_targets_with_texts_go_through_passes(tmp_path: Path) -> None:
+    job = replace(job_of(SideHeads), dataset=NamedData, loss=loss_of_named)
+    with Lan(tmp_path / "ca", [A]) as lan:
+        lan.connect()
+        run = run_of(lan, job, [{A: 8}], in_flight=1, cut=1.0, passes={A: 3})
         lan.at_once(run.train)
         check_against_plain(run, job)
         run.close()

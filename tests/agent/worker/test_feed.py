@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from edgeswarm.job import Job
 from edgeswarm.security.authority import create_cluster
 from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.tensor_samples import collate
 from edgeswarm.wire.v1 import data_pb2
 from edgeswarm_agent.worker.errors import HaltedError
 from edgeswarm_agent.worker.feed import Batch, FeedRequest, SampleFeed
@@ -318,3 +319,33 @@ def test_a_service_that_is_gone_is_named(tmp_path: Path) -> None:
             made.get(0, 0)
         assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
         made.close()
+
+
+class Target(NamedTuple):
+    """As data sets return them."""
+
+    label: Any
+    name: Any
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        lambda index: (torch.full((2,), index), index),
+        lambda index: (torch.tensor(index), f"text {index}"),
+        lambda index: f"{index}".encode(),
+        lambda index: Target(torch.tensor(index), f"text {index}"),
+        lambda index: {"a": Target([torch.tensor(index)], {"name": f"{index}"}), "b": None},
+        # As many parts as samples: of each part a text for every sample, and nothing at all.
+        lambda index: [f"{part} of {index}" for part in range(4)],
+        lambda index: [None, None, None, None],
+    ],
+)
+def test_rows_are_the_batch_that_their_items_alone_make(item: Callable[[int], Any]) -> None:
+    items = [item(index) for index in range(4)]
+    batch = Batch(inputs=collate(items), targets=collate(items[::-1]), indices=(10, 11, 12, 13))
+    for first, end in ((0, 4), (1, 3), (3, 4)):
+        part = batch.rows(first, end)
+        assert repr(part.inputs) == repr(collate(items[first:end]))
+        assert repr(part.targets) == repr(collate(items[::-1][first:end]))
+        assert part.indices == (10, 11, 12, 13)[first:end]

@@ -104,3 +104,32 @@ def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(tmp_path: P
         assert parameter.grad is not None
         assert torch.allclose(found[names[0]][name], parameter.grad, rtol=1e-5, atol=1e-6)
         assert torch.equal(found[names[0]][name], found[names[1]][name])
+
+
+class CountingBuckets(GradientBuckets):
+    """Counts the questions what is in a bucket: each goes through the names of all parameters."""
+
+    questions = 0
+
+    def members(self, bucket: int) -> list[str]:
+        self.questions += 1
+        return super().members(bucket)
+
+
+def test_what_is_in_which_bucket_is_looked_up_once_for_all_rounds(tmp_path: Path) -> None:
+    net, name = model(), "a-000001"
+    with Lan(tmp_path / "ca", [name]) as lan:
+        end = lan.ends[name]
+        buckets = CountingBuckets(parameters_of(net), bucket_bytes=60)
+        group = ReplicaGroup([name], name, epoch=1, egress=end.egress, mailbox=end.mailbox)
+        reducer = OverlappedReducer(buckets, parameters_of(net), group=group, switch=end.switch)
+        for round_number in range(3):
+            buckets.zero()
+            reducer.begin_round(round_number)
+            reducer.arm()
+            net(torch.ones(2, 6)).sum().backward()
+            reducer.finish_backward()
+            reducer.wait()
+            assert buckets.touched == set(buckets.names)
+        reducer.close()
+    assert buckets.questions == len(buckets.flat)

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import grpc
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.snapshot import LayerState, unpack_layer
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
+from edgeswarm.wire.fetch import serve_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 from edgeswarm_agent.worker.epoch_state import EpochSwitch
 from edgeswarm_agent.worker.errors import HaltedError
@@ -201,3 +203,30 @@ def test_a_halt_ends_a_fetch_that_hangs(tmp_path: Path) -> None:
         fetch_layers(identity, agent_pb2.JobReference(job_id="job-1"), sources, round_number=0, switch=switch)
     over.set()
     server.stop(grace=0).wait(5)
+
+
+def test_a_layer_may_take_as_long_as_a_worker_has_to_get_ready(tmp_path: Path) -> None:
+    """Over slow Wi-Fi a large one takes many minutes; a holder that is gone is noticed by the connection to it."""
+    authority = CertificateAuthority.create(tmp_path / "ca")
+    worker = Worker(momentum)
+    left_seconds: list[float] = []
+
+    def fetch(data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        left_seconds.append(context.time_remaining())
+        yield from serve_blob(worker.holder.read(data_pb2.FetchLayerRequest.FromString(data)))
+
+    server, port = secure_server(
+        authority.issue(node_id="b-000002", role=Role.AGENT),
+        address="127.0.0.1:0",
+        workers=2,
+        handlers=[raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(fetch)})],
+    )
+    server.start()
+    sources = [agent_pb2.LayerSource(layer=0, node_id="b-000002", address=f"127.0.0.1:{port}")]
+    identity = authority.issue(node_id="a-000001", role=Role.AGENT)
+    states = fetch_layers(
+        identity, agent_pb2.JobReference(job_id="job-1"), sources, round_number=0, switch=EpochSwitch()
+    )
+    server.stop(grace=0).wait(5)
+    assert states.keys() == {0}
+    assert 3000 < left_seconds[0] <= 3600

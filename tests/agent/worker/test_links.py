@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.wire.byte_stream import at_port, open_stream
+from edgeswarm.security.identity import Identity
+from edgeswarm.wire.byte_stream import ByteStream, at_port, open_stream
 from edgeswarm.wire.channel import raw_unary, secure_channel
 from edgeswarm.wire.frames import FrameKey, FrameKind
 from edgeswarm.wire.tensor_frames import OutgoingFrame
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 from edgeswarm_agent.worker.errors import HaltedError, LinkBrokenError
+from edgeswarm_agent.worker.links import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 
 from .lan import JOB, Lan
 
@@ -45,6 +47,66 @@ def test_a_peer_that_says_not_yet_is_waited_for_beyond_the_time_for_silence(tmp_
         a, b = lan.ends["a-000001"], lan.ends["b-000002"]
         threading.Timer(1.0, lambda: b.open_epoch(["a-000001"])).start()
         a.links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=0.3)
+
+
+def test_who_says_not_yet_is_asked_ever_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"], opened=False) as lan:
+        a, b = lan.ends["a-000001"], lan.ends["b-000002"]
+        pauses: list[float] = []
+
+        def noted(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 7:
+                b.open_epoch(["a-000001"])
+
+        monkeypatch.setattr(a.switch, "sleep", noted)
+        a.links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=10)
+    assert (pauses[0], pauses[-1]) == (FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5]
+
+
+def test_a_peer_that_is_too_busy_for_one_call_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeswarm_agent.worker.links.CALL_SECONDS", 0.3)
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
+        a, b = lan.ends["a-000001"], lan.ends["b-000002"]
+        busy = b.server._lock
+        busy.acquire()  # without which it answers nobody
+        threading.Timer(1.0, busy.release).start()
+        a.links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=20)
+        a.egress.send("b-000002", OutgoingFrame(KEY, torch.ones(3), epoch=1))
+        assert torch.equal(b.mailbox.take(("a-000001", KEY)), torch.ones(3))
+
+
+def test_a_peer_that_never_has_time_is_given_up_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeswarm_agent.worker.links.CALL_SECONDS", 0.3)
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
+        began = time.monotonic()
+        with (
+            lan.ends["b-000002"].server._lock,
+            pytest.raises(EdgeswarmError, match="b-000002 did not answer in time") as caught,
+        ):
+            lan.ends["a-000001"].links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=1.0)
+        assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
+        assert time.monotonic() - began > 1.0
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_stream_that_breaks_as_it_is_opened_is_a_broken_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
+) -> None:
+    def broken(address: str, *, identity: Identity, node_id: str) -> ByteStream:
+        if not opens:
+            raise ConnectionResetError(104, "Connection reset by peer")
+        stream = open_stream(address, identity=identity, node_id=node_id)
+        stream.close()
+        return stream
+
+    monkeypatch.setattr("edgeswarm_agent.worker.links.open_stream", broken)
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
+        with pytest.raises(LinkBrokenError, match="the link to b-000002 broke") as caught:
+            lan.ends["a-000001"].links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=5)
+        assert caught.value.peer == "b-000002"
+        assert caught.value.code is ErrorCode.LINK_BROKEN
 
 
 def test_an_epoch_that_is_over_keeps_no_frames(tmp_path: Path) -> None:

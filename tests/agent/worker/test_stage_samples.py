@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.routes import Routes
 from edgeswarm.samples import SampleOrder
 from edgeswarm.wire.fetch import SamplePart
 from edgeswarm_agent.worker.feed import FeedRequest
-from edgeswarm_agent.worker.stage_samples import evaluation_requests, feed_requests, sample_part
+from edgeswarm_agent.worker.stage_samples import evaluation_requests, feed_requests, sample_part, to_device
 
 PLAN = Plan(
     planner="by hand",
@@ -48,3 +53,22 @@ def test_an_evaluation_asks_for_all_items_in_order() -> None:
         FeedRequest(6, 0, (3,), 0),
         FeedRequest(6, 1, (7,), 0),
     ]
+
+
+class Target(NamedTuple):
+    label: Any
+    name: Any
+
+
+def test_targets_keep_their_form_on_another_device() -> None:
+    texts = ("one", "two")
+    targets = [
+        {"a": Target(torch.zeros(2), texts)},
+        (torch.zeros(2), Target(MappingProxyType({"b": torch.zeros(2)}), 1)),
+    ]
+    moved = to_device(targets, torch.device("meta"))
+    first, second = moved[0]["a"], moved[1][1]
+    assert isinstance(first, Target)
+    assert isinstance(second, Target)
+    assert (first.name, second.name) == (texts, 1)
+    assert {tensor.device.type for tensor in (first.label, moved[1][0], second.label["b"])} == {"meta"}

@@ -65,3 +65,14 @@ def test_the_second_one_leaves_at_once(program: subprocess.Popen[str]) -> None:
     program.send_signal(signal.SIGINT)
     assert program.wait(timeout=30) == ExitCode.INTERRUPTED
     assert next_line(program) == ""
+
+
+@pytest.mark.parametrize("program", [False], indirect=True)
+def test_it_is_heard_where_nobody_reads_what_it_says(program: subprocess.Popen[str]) -> None:
+    assert next_line(program) == "working"
+    assert program.stderr is not None
+    program.stderr.close()
+    program.stderr = None  # for `communicate`
+    program.send_signal(signal.SIGTERM)
+    assert next_line(program) == "cancelled"
+    assert next_line(program) == "done"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from edgeswarm.errors import ExitCode
+from edgeswarm.errors import EdgeswarmError, ErrorCode, ExitCode
 from edgeswarm.plan import Plan
+from edgeswarm_coordinator.planner import alternatives, planners
 
 from .conftest import Invoke
 
@@ -75,6 +76,32 @@ def test_beside_the_plan_stand_the_bound_and_other_planners(instance_file: Path,
     single = next(other for other in document["comparison"] if other["name"] == "single")
     assert single["plan"]["predicted"]["round_seconds"] == pytest.approx(0.096)
     assert document["what_if"] == []
+
+
+def test_the_plan_is_printed_before_the_other_planners_are_asked(
+    instance_file: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_arguments: object, **_options: object) -> NoReturn:
+        raise EdgeswarmError(ErrorCode.NO_DEVICES, "asked now")
+
+    monkeypatch.setattr(alternatives, "of_planners", asked)
+    result = invoke("plan", "--instance", str(instance_file))
+    assert "asked now" in result.stderr
+    assert "limits the round" in result.stdout
+    assert "No plan can be faster" in result.stdout
+
+
+def test_planners_that_would_take_too_long_are_left_out(
+    instance_file: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planners, "MOST_WORK", 0)
+    text = " ".join(invoke("plan", "--instance", str(instance_file)).stdout.split())
+    assert "left out" in text
+    assert "asteroid: planning for 2 devices and 4 layers would take it too long" in text
+    document = json.loads(invoke("plan", "--instance", str(instance_file), "--json").stdout)
+    left_out = [other["name"] for other in document["comparison"] if other.get("left_out")]
+    assert left_out == ["asteroid", "pipeline", "pipedream", "dapple"]
+    assert all("plan" in other for other in document["comparison"] if other["name"] not in left_out)
 
 
 def test_how_sure_the_prediction_is(tmp_path: Path, invoke: Invoke) -> None:

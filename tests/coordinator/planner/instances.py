@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from edgeswarm.model_costs import LayerCosts, ModelCosts, TiedCosts
 from edgeswarm.profile import (
     DataSource,
     DeviceDescription,
     DeviceProfile,
-    LayerCosts,
-    ModelCosts,
     Network,
     Overheads,
     PlanningInstance,
@@ -120,8 +119,14 @@ def whole_instances(draw: st.DrawFn) -> PlanningInstance:
         label_bytes=draw(some),
         input_bytes=draw(st.sampled_from([None, 25, 400])),
     )
+    # Frozen layers: their gradients are none, and what crosses a cut before any that are trained has none either.
+    nothing = st.sampled_from([None, None, 0])
+    layers = tuple(
+        replace(layer, trained_bytes=draw(nothing), answered_bytes=draw(nothing)) for layer in plain.model.layers
+    )
     return replace(
         plain,
+        model=replace(plain.model, layers=layers, tied=draw(tied_parameters(layers))),
         profiles={name: replace(profile, overheads=overheads) for name, profile in plain.profiles.items()},
         devices=tuple(replace(device, base_bytes=draw(some)) for device in plain.devices),
         training=replace(
@@ -129,3 +134,14 @@ def whole_instances(draw: st.DrawFn) -> PlanningInstance:
         ),
         data_source=source if draw(st.booleans()) else None,
     )
+
+
+@st.composite
+def tied_parameters(draw: st.DrawFn, layers: Sequence[LayerCosts]) -> tuple[TiedCosts, ...]:
+    """Of no more bytes than each of their layers has; none mostly."""
+    if len(layers) < 2 or not draw(st.booleans()):
+        return ()
+    places = sorted(draw(st.permutations(range(len(layers))))[: draw(st.integers(2, len(layers)))])
+    size = min(layers[place].param_bytes for place in places)
+    trained = all(layers[place].trained_bytes is None for place in places)
+    return (TiedCosts(tuple(places), size, size if trained else 0),)

@@ -7,6 +7,7 @@ import pytest
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm_coordinator.planner.alternatives import of_changes, of_planners
+from edgeswarm_coordinator.planner.planners import comparison_planners
 
 from .instances import make_instance
 
@@ -47,3 +48,26 @@ def test_what_a_change_assumes_stands_beside_its_plan() -> None:
 def test_a_change_that_cannot_be_is_an_error() -> None:
     with pytest.raises(EdgeswarmError, match="no such device"):
         of_changes(make_instance(), ["-z"], planner="asteroid")
+
+
+def test_a_planner_that_would_take_too_long_is_left_out_and_says_so() -> None:
+    (asteroid,) = of_planners(make_instance((1.0,) * 30, (1.0,) * 100), ["asteroid"])
+    assert asteroid.plan is None
+    assert asteroid.left_out
+    assert "100 devices and 30 layers" in asteroid.problem
+    assert asteroid.to_json() == {"name": "asteroid", "problem": asteroid.problem, "left_out": True}
+
+
+def test_planners_whose_replicas_cannot_split_what_is_left_say_so_and_the_others_plan() -> None:
+    instance = make_instance((1.0, 1.0), (1.0, 1.0), least_batch=2, mini_batch=31)
+    found = {other.name: other for other in of_planners(instance, comparison_planners("edgeswarm"), micro_batch=4)}
+    assert "can't split" in found["data-parallel"].problem
+    assert not found["data-parallel"].left_out
+    assert found["single"].plan is not None
+    assert found["pipeline"].plan is not None
+
+
+def test_a_change_for_which_the_planner_was_not_made_has_no_plan() -> None:
+    (more,) = of_changes(make_instance(slower=(1.0,) * 4, mini_batch=4), ["+a"], planner="exhaustive")
+    assert more.plan is None
+    assert "4 devices" in more.problem

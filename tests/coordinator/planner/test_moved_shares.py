@@ -14,7 +14,7 @@ from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
 from edgeswarm_coordinator.planner.moved_shares import moved_shares, stretched
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
-from .instances import instances, make_instance
+from .instances import instances, make_instance, whole_instances
 from .test_planners import plan_or_error
 
 
@@ -101,6 +101,26 @@ def test_memory_holds_samples_back() -> None:
     assert moved.plan.stages[0].shares == {"a": 7, "b": 5}
 
 
+@pytest.mark.parametrize(("most", "expected"), [(8, {"a": 7, "b": 5}), (7, None)])
+def test_so_do_links_and_the_all_reduce(most: int, expected: dict[str, int] | None) -> None:
+    """By layers alone a holds `most` samples, and a byte is missing for what its group's all-reduce holds beside them."""
+    plain = make_instance((1.0, 1.0), (1.0, 1.0), mini_batch=12)
+    roomy = replace(plain, training=replace(plain.training, reduce_bytes=90))
+    needed = plan_memory_bytes(roomy, one_stage({"a": most, "b": 12 - most}))["a"]
+    tight = replace(roomy, devices=(replace(roomy.devices[0], memory_bytes=needed - 1), roomy.devices[1]))
+    plan = one_stage({"a": 6, "b": 6})
+    moved = moved_shares(tight, plan, shown(tight, plan, {"b": 2.0}))
+    assert (moved and moved.plan.stages[0].shares) == expected
+
+
+def test_shares_that_cannot_split_the_last_micro_batch_are_none() -> None:
+    """Of 7 samples (6, 3) leaves 5 and 2, and the first has room for one more only."""
+    instance = make_instance((1.0, 1.0), (1.0, 1.0), least_batch=3, mini_batch=16)
+    plan = one_stage({"a": 5, "b": 4}, micro_batches=2, last=7)
+    instance.validate_plan(plan)
+    assert moved_shares(instance, plan, shown(instance, plan, {"b": 2.0})) is None
+
+
 def test_nobody_is_left_without_samples() -> None:
     instance = make_instance((1.0, 1.0), (1.0, 1.0), mini_batch=4)
     plan = one_stage({"a": 3, "b": 1})
@@ -111,9 +131,9 @@ def test_nobody_is_left_without_samples() -> None:
 @settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_what_moves_is_faster_holds_memory_and_keeps_the_stages(data: st.DataObject) -> None:
-    instance = data.draw(instances())
-    plan = plan_or_error(instance, "edgeswarm")
-    if not isinstance(plan, Plan):
+    instance = data.draw(st.one_of(instances(), whole_instances()))
+    plan, _ = plan_or_error(instance, "edgeswarm")
+    if plan is None:
         return
     factors = {device: data.draw(st.floats(0.5, 2.0)) for device in plan.devices}
     seconds = shown(instance, plan, factors)

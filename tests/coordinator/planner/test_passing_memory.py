@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeswarm.profile import LayerCosts, ModelCosts, PlanningInstance
+from edgeswarm.model_costs import LayerCosts, ModelCosts
+from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.planner.cost_model import held_bytes, plan_memory_bytes
 from edgeswarm_coordinator.planner.passing_memory import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
+from edgeswarm_coordinator.planner import planners
 from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
 from edgeswarm_coordinator.planner.micro_batches import micro_batch_sizes
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
@@ -198,6 +200,29 @@ def test_least_batch_is_respected_in_shares_and_in_the_rest() -> None:
         make_plan(instance, micro_batch=6)
     with pytest.raises(EdgeswarmError, match="at least 3 samples at once"):
         make_plan(make_instance(least_batch=3, mini_batch=2))
+
+
+def test_a_size_whose_rest_replicas_cannot_split_is_passed_over() -> None:
+    """Two shares of 2 are no way to split the 3 samples that micro-batches of 4 leave of 31."""
+    instance = make_instance((1.0, 1.0), (1.0, 1.0), least_batch=2, mini_batch=31)
+    check_whole(make_plan(instance, "data-parallel"), instance)
+    check_whole(make_plan(instance, micro_batch=4), instance)
+    with pytest.raises(EdgeswarmError, match="in a round of 31 its replicas can't split") as caught:
+        make_plan(instance, "data-parallel", micro_batch=4)
+    assert caught.value.code is ErrorCode.NO_PLAN_FITS
+    assert "--planner edgeswarm" in caught.value.remedy
+
+
+def test_where_no_plan_fits_no_planner_is_asked_that_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_arguments: object, **_options: object) -> NoReturn:
+        raise AssertionError("a planner was asked whose work is too much")
+
+    monkeypatch.setattr(planners, "MOST_WORK", 0)
+    monkeypatch.setattr(planners, "search", asked)
+    monkeypatch.setattr(planners, "longest_pipeline", asked)
+    instance = make_instance((1.0,) * 4, (1.0, 1.0), [3000, 2000], param_bytes=1000, saved_bytes=0)
+    with pytest.raises(EdgeswarmError, match="too little"):
+        make_plan(instance, micro_batch=2)
 
 
 def test_micro_batch_that_cannot_be() -> None:

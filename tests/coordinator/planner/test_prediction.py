@@ -47,3 +47,10 @@ def test_what_limits_it_in_words() -> None:
     assert describe_limits(PLAN, (Limit("data source", 0, 1.0, 1.0),)).startswith(
         "the samples from the data source to stage 0"
     )
+
+
+def test_where_nothing_takes_time_nothing_limits() -> None:
+    alone = Plan("by hand", 4, 4, (Stage(0, 2, {"a": 4}, 1),))
+    predicted = predict(make_instance((0.0, 0.0), (1.0,)), alone)
+    assert predicted.round_seconds == 0
+    assert predicted.dominant == "nothing, since nothing in it takes any time"

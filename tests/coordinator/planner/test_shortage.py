@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeswarm.errors import EdgeswarmError
-from edgeswarm.profile import LayerCosts, PlanningInstance
+from edgeswarm.model_costs import LayerCosts
+from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.planner.cost_model import held_bytes, in_flight_limit
 from edgeswarm_coordinator.planner.planners import make_plan
 from edgeswarm_coordinator.planner.shortage import pipeline_shortage

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.profile import DataSource, PlanningInstance
+from edgeswarm.profile import DataSource, Network, PlanningInstance
 from edgeswarm_coordinator.planner.what_if import check_changes
 from edgeswarm_coordinator.planner.what_if import what_if as changed_instance
 
@@ -66,6 +66,58 @@ def test_several_changes_one_after_the_other() -> None:
 def test_a_slower_card_slows_all_its_links_both_ways() -> None:
     rows = what_if(three(), "b.mbps=10").network.bandwidth
     assert [rows[a][b] for a, b in ((0, 1), (1, 0), (1, 2), (2, 1), (0, 2))] == [1.25e6] * 4 + [12.5e6]
+
+
+def linked(rows: list[list[float]]) -> PlanningInstance:
+    """Devices a, b, ... with links of so many bytes per second."""
+    plain = make_instance(slower=(1.0,) * len(rows))
+    return replace(plain, network=Network(0.0, tuple(map(tuple, rows))))
+
+
+def two_rooms() -> PlanningInstance:
+    """a and b, c and d: 125 MB/s (1000 Mbit/s) inside, 5 MB/s between; a data source in the room of a and b."""
+    rows = [[125e6 if (a < 2) == (b < 2) else 5e6 for b in range(4)] for a in range(4)]
+    return replace(linked(rows), data_source=DataSource((125e6, 125e6, 5e6, 5e6), egress=125e6))
+
+
+def test_faster_cards_make_no_slow_path_between_rooms_faster() -> None:
+    changed = what_if(two_rooms(), "a.mbps=10000,b.mbps=10000,c.mbps=10000")
+    rows = changed.network.bandwidth
+    assert [rows[0][1], rows[1][0]] == [1.25e9] * 2
+    assert [rows[a][b] for a, b in ((0, 2), (2, 0), (1, 2), (0, 3), (3, 1))] == [5e6] * 5
+    assert [rows[2][3], rows[3][2]] == [125e6] * 2
+    assert changed.data_source == two_rooms().data_source
+
+
+def test_a_card_that_is_slower_than_the_path_is_what_limits() -> None:
+    changed = what_if(two_rooms(), "c.mbps=8")
+    rows = changed.network.bandwidth
+    assert [rows[2][a] for a in (0, 1, 3)] == [1e6] * 3
+    assert [rows[0][3], rows[3][0]] == [5e6] * 2
+    assert changed.data_source == DataSource((125e6, 125e6, 1e6, 5e6), egress=125e6)
+
+
+@pytest.mark.parametrize("change", ["a.mbps=1000", "c.mbps=1000", "a.mbps=1000,d.mbps=1000"])
+def test_a_card_as_fast_as_it_is_changes_nothing(change: str) -> None:
+    assert what_if(two_rooms(), change) == two_rooms()
+
+
+def test_nor_does_it_beside_a_device_with_a_slow_card() -> None:
+    """The only one that b has a fast link to is a itself."""
+    slow_c = linked([[0.0, 125e6, 12.5e6], [125e6, 0.0, 12.5e6], [12.5e6, 12.5e6, 0.0]])
+    assert what_if(slow_c, "a.mbps=1000") == slow_c
+    assert what_if(slow_c, "c.mbps=100") == slow_c
+    assert what_if(three(), "b.mbps=100") == three()
+
+
+def test_links_that_differ_by_some_percent_have_no_slow_path() -> None:
+    uneven = linked([[0.0, 110e6, 120e6], [112e6, 0.0, 118e6], [118e6, 116e6, 0.0]])
+    rows = what_if(uneven, "a.mbps=10000,b.mbps=10000").network.bandwidth
+    assert [rows[0][1], rows[1][0]] == [1.25e9] * 2
+    # Of the pairs with c its own card is the slower one, as it was.
+    assert [rows[0][2], rows[2][0]] == [120e6, 118e6]
+    # A card that is a little slower than the fastest link makes no slower link faster.
+    assert what_if(uneven, "a.mbps=952").network.bandwidth[0][1] == 110e6
 
 
 def test_more_memory() -> None:

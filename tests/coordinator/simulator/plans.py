@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
+from edgeswarm.model_costs import LayerCosts, ModelCosts
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import (
     DataSource,
     DeviceDescription,
     DeviceProfile,
-    LayerCosts,
-    ModelCosts,
     Network,
     Overheads,
     PlanningInstance,
@@ -85,8 +84,10 @@ def planned(draw: st.DrawFn, *, most_devices: int = 5, most_in_flight: int = 4) 
     device_count = draw(st.integers(1, most_devices))
     layer_count = draw(st.integers(1, 6))
     bytes_ = st.integers(0, 1000)
+    answered = st.sampled_from([None, None, 0])
     layers = tuple(
-        LayerCosts(f"layer{index}", draw(bytes_), draw(bytes_), draw(bytes_)) for index in range(layer_count)
+        LayerCosts(f"layer{index}", draw(bytes_), draw(bytes_), draw(bytes_), answered_bytes=draw(answered))
+        for index in range(layer_count)
     )
     overheads = draw(st.sampled_from([Overheads(), Overheads(0.01, 0.003, 1e-5, 0.02)]))
     profiles = {

@@ -12,16 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgeswarm.model_costs import LayerCosts, ModelCosts
 from edgeswarm.plan import Plan, Stage
-from edgeswarm.profile import (
-    DeviceDescription,
-    DeviceProfile,
-    LayerCosts,
-    ModelCosts,
-    Network,
-    PlanningInstance,
-    TrainingSettings,
-)
+from edgeswarm.profile import DeviceDescription, DeviceProfile, Network, PlanningInstance, TrainingSettings
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
 INFINITE = float("inf")

@@ -63,11 +63,12 @@ def test_bytes_sent_are_those_of_the_cuts_and_the_gradients(case: Planned) -> No
     for size in plan.micro_batch_sizes():
         for sender, receiver in zip(plan.stages, plan.stages[1:], strict=False):
             a_sample = int(instance.model.cut_bytes[sender.end_layer])
+            answered = int(instance.model.answered_bytes[sender.end_layer])
             to = split_micro_batch(receiver.shares, size)
             for device, interval in split_micro_batch(sender.shares, size).items():
                 for peer, shared in overlaps(interval, to):
                     expected[device] += a_sample * shared.size
-                    expected[peer] += a_sample * shared.size
+                    expected[peer] += answered * shared.size
     frames: Counter[str] = Counter(dict.fromkeys(plan.devices, 0))
     for event in result.events:
         if event.track == "egress" and event.kind in ("forward", "backward"):

@@ -132,6 +132,18 @@ def test_an_all_reduce_of_three(owners: tuple[str, ...], seconds: float, sent: d
     assert {device: size / chunk for device, size in result.sent_bytes.items()} == pytest.approx(sent)
 
 
+def test_a_cut_that_needs_no_gradients_is_answered_by_nothing() -> None:
+    """Two stages of a second a sample each way, frames of 10 bytes at 10 a second: there and back, or there alone."""
+    instance = make_instance([(1.0, 1.0), (1.0, 1.0)], devices=2, mini_batch=1, bandwidth=10.0, cut_bytes=10)
+    plan = make_plan((1, {"a": 1}, 1), (1, {"b": 1}, 1), micro_batches=1)
+    both_ways = simulate(instance, plan)
+    assert (both_ways.round_seconds, both_ways.sent_bytes) == (6.0, {"a": 10, "b": 10})
+    first, second = instance.model.layers
+    frozen = replace(instance, model=replace(instance.model, layers=(replace(first, answered_bytes=0), second)))
+    one_way = simulate(frozen, plan)
+    assert (one_way.round_seconds, one_way.sent_bytes) == (5.0, {"a": 10, "b": 0})
+
+
 def test_of_a_table_replicas_send_the_rows_that_they_met_and_owners_the_sums_of_all() -> None:
     """Of 300 bytes that three samples meet, one sample meets 120, two 210; b adds up all."""
     instance = make_instance([(1.0, 2.0)], devices=3, mini_batch=3, bandwidth=10.0, gradient_bytes=300)

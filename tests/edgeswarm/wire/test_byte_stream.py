@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +19,14 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
-from edgeswarm.wire.byte_stream import WAKE_BYTES, ByteStream, StreamListener, open_stream, whole_records_end
+from edgeswarm.wire.byte_stream import (
+    MOST_HANDSHAKES,
+    WAKE_BYTES,
+    ByteStream,
+    StreamListener,
+    open_stream,
+    whole_records_end,
+)
 
 SENDER, RECEIVER = "sender-000001", "receiver-000002"
 
@@ -164,3 +175,121 @@ def test_whole_records_are_counted_to_the_byte(sizes: list[int], cut: int) -> No
     records = [b"\x17\x03\x03" + size.to_bytes(2, "big") + bytes(size) for size in sizes]
     last = (b"\x17\x03\x03" + (300).to_bytes(2, "big") + bytes(300))[:cut]
     assert whole_records_end(memoryview(b"".join(records) + last)) == sum(map(len, records))
+
+
+def test_what_comes_on_the_heels_of_the_handshake_is_not_lost(pair: Pair) -> None:
+    sent = bytes(range(256)) * 1000
+    for _ in range(10):
+        outbound = open_stream(pair.address, identity=pair.sender, node_id=RECEIVER)
+        outbound.send(sent)
+        assert received(pair._taken.get(timeout=10), len(sent)) == sent
+        outbound.close()
+
+
+# --- who has shown no certificate yet ---------------------------------------------------------------------------------
+
+
+def is_closed(connection: socket.socket, *, seconds: float) -> bool:
+    """Whether the other end has closed it, or does so within this time."""
+    connection.settimeout(seconds)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def once_there_is_room(connect: Callable[[], ByteStream], *, seconds: float = 10.0) -> ByteStream:
+    """The limit only ends a test that is stuck."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(EdgeswarmError):
+            return connect()
+        assert time.monotonic() < deadline, "there is never room"
+        time.sleep(0.05)
+
+
+def test_no_more_than_so_many_are_in_their_handshake_at_once(pair: Pair) -> None:
+    def connect() -> ByteStream:
+        return open_stream(pair.address, identity=pair.sender, node_id=RECEIVER)
+
+    here, there = pair.connect()  # whose handshake is done: it takes nobody's place
+    with contextlib.ExitStack() as stack:
+        place = ("127.0.0.1", pair.listener.port)
+        silent = [stack.enter_context(socket.create_connection(place)) for _ in range(MOST_HANDSHAKES)]
+        one_more = stack.enter_context(socket.create_connection(place))
+        assert is_closed(one_more, seconds=5.0)
+        assert not any(is_closed(connection, seconds=0.001) for connection in silent)
+        with pytest.raises(EdgeswarmError) as caught:
+            connect()
+        assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
+        here.send(b"still here")
+        assert received(there, 10) == b"still here"
+    outbound = once_there_is_room(connect)
+    pair._taken.get(timeout=10)
+    outbound.close()
+    here.close()
+
+
+def test_a_handshake_that_trickles_in_has_no_more_time_than_another(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgeswarm.wire.byte_stream.CONNECT_SECONDS", 0.5)
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", pair.listener.port)) as slow:
+        # A TLS record of 16 KiB, of which a byte comes ten times a second.
+        for byte in b"\x16\x03\x01\x40\x00" + bytes(55):
+            with contextlib.suppress(ConnectionError):
+                slow.sendall(bytes([byte]))
+            if is_closed(slow, seconds=0.1):
+                break
+        else:
+            pytest.fail("it is still waited for")
+    assert time.monotonic() - began >= 0.5
+
+
+WITHOUT_DESCRIPTORS = """
+import os, resource, sys, time
+from pathlib import Path
+from edgeswarm.security.certificates import Role
+from edgeswarm.security.identity import Identity
+from edgeswarm.wire.byte_stream import StreamListener
+
+def take(stream):
+    print("taken", flush=True)
+
+listener = StreamListener(Identity.load(Path(sys.argv[1]), role=Role.AGENT), behind="127.0.0.1:0", taken=take)
+lowest_free = os.dup(0)
+os.close(lowest_free)
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+print(listener.port, flush=True)
+sys.stdin.readline()
+began = time.process_time()
+time.sleep(1)
+print(time.process_time() - began, flush=True)
+resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+sys.stdin.readline()
+"""
+
+
+def test_a_process_without_file_descriptors_waits_until_it_has_some(pair: Pair, tmp_path: Path) -> None:
+    pair.receiver.save(tmp_path / "identity")
+    command = (sys.executable, "-c", WITHOUT_DESCRIPTORS, str(tmp_path / "identity"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+    ) as listening:
+        assert listening.stdin is not None
+        assert listening.stdout is not None
+        place = ("127.0.0.1", int(listening.stdout.readline()))
+        # The one that is waited for already may have its descriptor; what comes then gets none.
+        with socket.create_connection(place), socket.create_connection(place):
+            listening.stdin.write("\n")
+            listening.stdin.flush()
+            assert float(listening.stdout.readline()) < 0.3  # CPU seconds of one
+        stream = open_stream(f"127.0.0.1:{place[1]}", identity=pair.sender, node_id=RECEIVER)
+        assert listening.stdout.readline() == "taken\n"
+        stream.close()
+        listening.kill()

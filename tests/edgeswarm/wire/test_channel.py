@@ -20,6 +20,7 @@ from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import (
+    check_address_is_free,
     node_id_of,
     peer_node_id,
     peer_role,
@@ -336,6 +337,13 @@ def test_a_taken_port_is_named(cluster: Cluster, address: str) -> None:
 def test_an_address_that_this_machine_does_not_have(cluster: Cluster) -> None:
     with pytest.raises(EdgeswarmError, match=r"Can't listen on 203\.0\.113\.9:7600") as caught:
         secure_server(cluster.agent, address="203.0.113.9:7600", workers=1)
+    assert caught.value.code is ErrorCode.CONFIG
+
+
+@pytest.mark.parametrize("address", ["two words:7600", "box:port", "::1:7600", "a..b:7600", f"{'x' * 64}.local:7600"])
+def test_what_is_no_address_is_a_wrong_setting(address: str) -> None:
+    with pytest.raises(EdgeswarmError, match="Can't listen on") as caught:
+        check_address_is_free(address)
     assert caught.value.code is ErrorCode.CONFIG
 
 

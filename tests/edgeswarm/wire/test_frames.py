@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm.wire.frames import HEADER_BYTES, FrameHeader, FrameKey, FrameKind, unpack_header
+from edgeswarm.wire.frames import HEADER_BYTES, LARGEST_EXPONENT, FrameHeader, FrameKey, FrameKind, unpack_header
 from edgeswarm.wire.tensor_frames import IncomingFrame, OutgoingFrame, decode_frame
 
 KEY = FrameKey(FrameKind.FORWARD, 7, 3, 1, 0, 4)
@@ -101,11 +102,24 @@ def test_a_header_says_everything() -> None:
         (FrameHeader(KEY, 0, "int64", (4, 2), 0, 16, "float16").pack(), "int64 travels as float16"),
         (FrameHeader(KEY, 0, "float32", (4, 2), 0, 32, "float32", 0, True).pack(), "says 32 bytes"),
         (FrameHeader(KEY, 0, "float32", (1 << 15, 1 << 16), 0, 9, "float32", 0, True).pack(), "says 9 bytes"),
+        (FrameHeader(KEY, 0, "float32", (4, 2), 0, 16, "float16", 127).pack(), r"2 \*\* 127"),
+        (FrameHeader(KEY, 0, "float32", (4, 2), 0, 16, "float16", 32767).pack(), r"2 \*\* 32767"),
+        (FrameHeader(KEY, 0, "float32", (4, 2), 0, 16, "float16", -32768).pack(), r"2 \*\* -32768"),
     ],
 )
 def test_what_no_worker_writes_is_refused(message: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         unpack_header(message)
+
+
+@pytest.mark.parametrize("exponent", [-LARGEST_EXPONENT, LARGEST_EXPONENT])
+def test_the_largest_exponents_of_a_header_can_be_computed_with(exponent: int) -> None:
+    (message,) = OutgoingFrame(KEY, torch.ones(3), epoch=0, wire_dtype="float16").chunks()
+    header = unpack_header(replace(unpack_header(message), exponent=exponent).pack() + message[HEADER_BYTES:])
+    frame = IncomingFrame(header)
+    assert frame.add(header, message)
+    widened = frame.tensor()
+    assert bool(torch.isfinite(widened).all() if exponent < 0 else (widened > 0).all())
 
 
 def test_a_frame_refuses_another_ones_chunks_and_too_many() -> None:
@@ -118,3 +132,14 @@ def test_a_frame_refuses_another_ones_chunks_and_too_many() -> None:
     assert frame.add(unpack_header(message), message)
     with pytest.raises(ValueError, match="more bytes"):
         frame.add(unpack_header(message), message)
+
+
+@pytest.mark.parametrize(
+    "change", [{"wire_dtype": "bfloat16"}, {"exponent": 3}, {"leaves_out_zeros": True}, {"dtype": "float16"}]
+)
+def test_a_frame_refuses_chunks_that_are_to_be_read_in_another_way(change: dict[str, Any]) -> None:
+    frame = OutgoingFrame(KEY, torch.randn(100), epoch=0, wire_dtype="float16", chunk_bytes=40)
+    first, second = (unpack_header(frame.next_chunk()) for _ in range(2))
+    arriving = IncomingFrame(first)
+    with pytest.raises(ValueError, match="chunks of one frame differ"):
+        arriving.room(replace(second, **change), 40)

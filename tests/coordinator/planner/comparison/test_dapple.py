@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeswarm.profile import FloatArray, Network
+from edgeswarm.model_costs import FloatArray
+from edgeswarm.profile import Network
 from edgeswarm_coordinator.planner.comparison.dapple import allotments
 from edgeswarm_coordinator.planner.comparison.dapple_latency import round_latency
 from edgeswarm_coordinator.planner.planners import make_plan

@@ -79,6 +79,20 @@ def test_fewer_in_flight_where_memory_holds_no_more() -> None:
     assert found_pipeline(instance, [StageCut(0, 1, (0,)), StageCut(1, 2, (1,))], 2) is None
 
 
+def test_samples_that_wait_in_the_feed_take_no_more_than_the_feed_holds() -> None:
+    """Of 8 MiB each; 8 micro-batches wait, but no more than 64 MiB of them: as much for one sample as for eight."""
+    plain = make_instance((1.0, 1.0), (1.0,), mini_batch=16)
+    training = replace(plain.training, inputs_ahead=8)
+    fed = replace(plain, model=replace(plain.model, input_bytes=8 * 2**20), training=training)
+    needed = held_bytes(fed, first_layer=0, end_layer=2, samples=8, in_flight=1, micro_batches=2)
+    tight = replace(fed, devices=(replace(fed.devices[0], memory_bytes=needed),))
+    found = found_pipeline(tight, [StageCut(0, 2, (0,))], 8)
+    assert found is not None
+    assert found.stages[0].shares == (("a", 8),)
+    less = replace(fed, devices=(replace(fed.devices[0], memory_bytes=needed - 1),))
+    assert found_pipeline(less, [StageCut(0, 2, (0,))], 8) is None
+
+
 def test_the_average_device() -> None:
     forward, backward = average_layer_seconds(make_instance((1.0, 2.0), (1.0, 3.0)), 2)
     assert forward == pytest.approx([4.0, 8.0])

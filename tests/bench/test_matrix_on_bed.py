@@ -1,0 +1,29 @@
+"""What a cell's document has of a peer's run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from bench import matrix_on_bed
+from bench.cell import Cell
+from bench.matrix_on_bed import Effort, OnBed
+from bench.peers.launch import PeerRun
+from bench.peers.settings import PeerSettings
+
+
+def test_what_a_peer_used_in_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = PeerRun(round_seconds=(1.0, 2.0), cpu_seconds=(3.0, 1.0), peak_bytes=(5, 6), sent_bytes=(8, 10))
+    monkeypatch.setattr(matrix_on_bed, "run_peer", lambda *_, **__: done)
+    monkeypatch.setattr(matrix_on_bed, "slowness", lambda *_: 1.1)
+    bed, cluster = mock.MagicMock(), mock.MagicMock(folder=tmp_path)
+    on_bed = OnBed(Cell.parse("C:100:mobilenet_v2"), bed, cluster, effort=Effort(), mini_batch=64)
+    told = on_bed.run_peer(PeerSettings("data_parallel", ["nx-1", "nano-1"], 8))
+    assert told["round_seconds"] == [1.0, 2.0]
+    # Not peak_bytes: earlier runs have numbers of that name that mean nothing.
+    assert told["devices"] == {
+        "nx-1": {"own_peak_bytes": 5, "cpu_seconds": 1.5, "sent_bytes": 4.0},
+        "nano-1": {"own_peak_bytes": 6, "cpu_seconds": 0.5, "sent_bytes": 5.0},
+    }

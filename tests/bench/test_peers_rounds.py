@@ -1,0 +1,40 @@
+"""What a rank tells of its rounds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.origin import REPOSITORY
+from bench.peers.rounds import sent_bytes
+
+_CHILD = """
+from bench.peers.rounds import arguments, time_rounds
+
+words = ["--model", "x", "--mini-batch", "1", "--micro-batch", "1", "--rounds", "2"]
+time_rounds(arguments(None).parse_args(words), lambda: None)
+"""
+_TABLE = """Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo:     100       1    0    0    0     0          0         0      100       1    0    0    0     0       0          0
+  eth0:    2000      20    0    0    0     0          0         0    30000      30    0    0    0     0       0          0
+  eth1:       5       1    0    0    0     0          0         0        7       1    0    0    0     0       0          0
+"""
+
+
+def test_a_peak_is_of_the_rank_alone_and_not_of_who_started_it() -> None:
+    held = bytearray(b"\1") * (600 << 20)
+    child = subprocess.run([sys.executable, "-c", _CHILD], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    told = json.loads(child.stdout)
+    (rank,) = told["ranks"]
+    assert 1 << 20 < rank["peak_bytes"] < len(held)
+    assert rank["sent_bytes"] >= 0
+    assert len(told["round_seconds"]) == 2
+
+
+def test_bytes_that_left_over_the_links(tmp_path: Path) -> None:
+    table = tmp_path / "dev"
+    table.write_text(_TABLE)
+    assert sent_bytes(table) == 30007
