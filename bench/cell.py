@@ -6,6 +6,7 @@ bed of emulated devices --> profile_in_turn --> instance --> a planner's plan --
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import shutil
@@ -20,6 +21,7 @@ from typing import Any
 
 from bench.measuring import say
 from bench.refit import prepared_job
+from bench.starved_profile import MOST_STARVED, MOST_TRIES, forget, read_profiles, starved
 from bench.testbed.bed import SPEED_LOGS
 from bench.testbed.cluster import BedCluster
 from bench.testbed.speed import slowness
@@ -39,7 +41,7 @@ from edgeswarm_coordinator.events import (
     StepStarted,
 )
 from edgeswarm_coordinator.plan_by_hand import with_node_ids
-from edgeswarm_coordinator.profile_cache import FILE_NAME, ProfileCache, Profiles
+from edgeswarm_coordinator.profile_cache import ProfileCache, Profiles
 from edgeswarm_coordinator.train_job import TrainResult
 
 JOBS = Path(__file__).parent / "jobs"
@@ -136,8 +138,9 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
     """Profiles one class of devices after the other, each while the other devices train.
 
     All at once they would spoil each other's caches more than a training does, and alone they would be faster than in one.
-    Those with least memory come first, since what all are asked to time depends on them. The links between the devices that
-    were profiled are measured in the same go, while these are at rest.
+    Those with least memory come first, since what all are asked to time depends on them. One from which something else took the
+    processor is profiled again. The links between the devices that were profiled are measured in the same go, while these are at
+    rest.
     """
     of_class: dict[float, str] = {}
     for device in sorted(cluster.bed.environment.devices, key=lambda device: (device.memory_bytes, -device.cores)):
@@ -159,16 +162,27 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
 
         return make_plan_for_job(some, folders=cluster.folders, listener=listen)[1]
 
-    for count, name in enumerate(chosen, start=1):
+    cache = cluster.folders.cache_dir
+    cores = {device.name: device.cores for device in cluster.bed.environment.devices}
+    for (count, name), tries in itertools.product(enumerate(chosen, start=1), range(1, MOST_TRIES + 1)):
         nodes = tuple(cluster.node_id(each) for each in chosen[:count])
         some = replace(options, discovery=replace(options.discovery, devices=nodes))
         others = [each for each in cluster.names if each != name]
+        known = set(read_profiles(cache).processes)
+        if len(known) == count:
+            continue  # it is there, and was not starved
         # Too few devices for a plan: what was measured is kept.
         with (
             cluster.accompanied(others, whole_stage(cluster, options.job_path)) as leave,
             contextlib.suppress(EdgeswarmError),
         ):
             measured(some, name, then=partial(leave, chosen[: count - 1]))
+        found = read_profiles(cache)
+        for kind in set(found.processes) - known:
+            times = starved(found, kind, cores=cores[name])
+            if times > MOST_STARVED and tries < MOST_TRIES:
+                say(f"{name} had {1 / times:.0%} of its part of a processor while it was profiled: once more")
+                forget(cache, kind)
     return Profiling(measured(options, PROFILED_AGAIN), seconds, slow)
 
 
@@ -206,7 +220,7 @@ def _with_its_measurements(cluster: BedCluster, instance: PlanningInstance) -> t
     """The instance, and it and what it was made of as a cell's file has them; all with short names."""
     names = {cluster.node_id(name): name for name in cluster.names}
     instance = with_names(instance, names)
-    profiles = Profiles.from_json(json.loads((cluster.folders.cache_dir / FILE_NAME).read_text()))
+    profiles = read_profiles(cluster.folders.cache_dir)
     links = {(names.get(sender, sender), names[receiver]): link for (sender, receiver), link in profiles.links.items()}
     return instance, {
         "instance": instance_to_json(instance),
