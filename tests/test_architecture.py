@@ -63,6 +63,7 @@ WITHOUT_TORCH_AMONG_THESE = ("edgeswarm.model.layer_graph", "edgeswarm.model.sta
 WITHOUT_INPUT_OR_OUTPUT = (
     "edgeswarm.plan",
     "edgeswarm.json_fields",
+    "edgeswarm.model_costs",
     "edgeswarm.profile",
     "edgeswarm.profile_json",
     "edgeswarm.samples",
