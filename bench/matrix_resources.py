@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.cell import RUN_AGAIN
 from bench.matrix_report import OURS
 from bench.measuring import Report
-from edgeswarm.plan import Plan
+from edgeswarm.plan import Plan, Stage
+from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
+from edgeswarm_coordinator.planner.cost_model import evaluate
 from edgeswarm_coordinator.simulator.simulate import simulate
 
 MOST_BYTES_OFF = 0.02
@@ -28,10 +30,11 @@ class Resources:
 
     predicted_seconds, measured_seconds: of a round; the latter a median over all its rounds. planned_bytes, sent_bytes: by all
     devices in a round. outside: by device, which part of its CPU seconds was not the model's own operations.
-    outside_seconds_per_sample: CPU seconds of all devices. peak_bytes, predicted_bytes: by device. peer_cpu_seconds_per_sample:
-    by peer, all its CPU seconds; our_cpu_seconds_per_sample: ours, all. peer_sent_bytes: by peer, of all its devices in a round,
-    headers and all; peer_peak_bytes: of the device that held most; neither where it was not told. joules_per_sample: of the
-    machine, by method (ours and the peers), where it has a sensor.
+    outside_seconds_per_sample: CPU seconds of all devices. peak_bytes: by device. memory_off: by device, of each run; 0.01 where
+    a hundredth more was predicted, for the shares that it had, than its peak. peer_cpu_seconds_per_sample: by peer, all its CPU
+    seconds; our_cpu_seconds_per_sample: ours, all. peer_sent_bytes: by peer, of all its devices in a round, headers and all;
+    peer_peak_bytes: of the device that held most; neither where it was not told. joules_per_sample: of the machine, by method
+    (ours and the peers), where it has a sensor.
     """
 
     cell: str
@@ -46,7 +49,7 @@ class Resources:
     peer_sent_bytes: Mapping[str, float]
     peer_peak_bytes: Mapping[str, int]
     peak_bytes: Mapping[str, int]
-    predicted_bytes: Mapping[str, int]
+    memory_off: Mapping[str, Sequence[float]]
     joules_per_sample: Mapping[str, float]
 
     @property
@@ -62,7 +65,9 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
         return None
     plan = Plan.from_json(document["plans"][OURS])
     assert plan.predicted is not None
-    planned = simulate(instance_from_json(document["profilings"][0]["instance"]), plan).sent_bytes
+    instance = instance_from_json(document["profilings"][0]["instance"])
+    planned = simulate(instance, plan).sent_bytes
+    held = [_held_bytes(instance, plan, run) for run in runs]
     mini_batch = document["mini_batch"]
 
     def mean(device: str, what: str) -> float:
@@ -100,9 +105,37 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
         peer_sent_bytes={peer: statistics.median(found) for peer, found in sent.items()},
         peer_peak_bytes={peer: max(found) for peer, found in peaks.items()},
         peak_bytes={device: max(run["devices"][device]["peak_bytes"] for run in runs) for device in plan.devices},
-        predicted_bytes=dict(plan.predicted.memory_bytes),
+        memory_off={
+            device: [
+                of_run[device] / run["devices"][device]["peak_bytes"] - 1
+                for of_run, run in zip(held, runs, strict=True)
+            ]
+            for device in plan.devices
+        },
         joules_per_sample={method: statistics.median(found) for method, found in joules.items()},
     )
+
+
+def _held_bytes(instance: PlanningInstance, plan: Plan, run: Mapping[str, Any]) -> dict[str, float]:
+    """By device, what is predicted of a run for the shares with which it holds most.
+
+    What moved shares add is reckoned as it is now; the plan's own prediction is of the day when it was made.
+    """
+    assert plan.predicted is not None
+    planned = plan.predicted.memory_bytes
+    held: dict[str, float] = dict(planned)
+    now = evaluate(instance, plan).memory_bytes
+    for move in run.get("share_moves") or ():
+        stages = tuple(_with_shares(stage, move["shares"]) for stage in plan.stages)
+        moved = evaluate(instance, replace(plan, stages=stages)).memory_bytes
+        held = {device: max(most, planned[device] + moved[device] - now[device]) for device, most in held.items()}
+    return held
+
+
+def _with_shares(stage: Stage, shares: Mapping[str, int]) -> Stage:
+    """No more samples in one pass than before: moves don't say in how many passes a share was computed."""
+    passes = {device: -(-shares[device] // stage.at_once(device)) for device in stage.passes}
+    return replace(stage, shares={device: shares[device] for device in stage.devices}, passes=passes)
 
 
 def resources_table(found: Sequence[Resources]) -> Report:
@@ -113,9 +146,9 @@ def resources_table(found: Sequence[Resources]) -> Report:
             "Of edgeswarm's own plan. Bytes: sent by all devices in a round, beside what the plan says must move. Outside of "
             "the model: CPU seconds of a worker that are not its layers' and its optimizer's, as a part of all, and CPU "
             "milliseconds a sample over all devices. CPU: milliseconds a sample over all devices. Memory: the largest peak, and "
-            "how the prediction stood to each device's peak. In brackets the peers' bytes, which are all that left their "
-            "devices, headers among them, CPU and peaks; nothing where that was not told. Joules: of the whole machine, a "
-            "sample, where it has a sensor."
+            "how the prediction, for the largest share that each device had in a run, stood to its peak there. In brackets the "
+            "peers' bytes, which are all that left their devices, headers among them, CPU and peaks; nothing where that was not "
+            "told. Joules: of the whole machine, a sample, where it has a sensor."
         ),
         columns=(
             *("cell", "predicted", "measured", "error", "MB sent", "beside the plan", "outside of the model"),
@@ -124,7 +157,7 @@ def resources_table(found: Sequence[Resources]) -> Report:
     )
     for cell in found:
         error = cell.predicted_seconds / cell.measured_seconds - 1
-        memory = [cell.predicted_bytes[device] / peak - 1 for device, peak in cell.peak_bytes.items()]
+        memory = [off for of_runs in cell.memory_off.values() for off in of_runs]
         worst = _worst_of_classes(cell.outside)
         report.rows.append((
             *(cell.cell, f"{cell.predicted_seconds:.2f} s", f"{cell.measured_seconds:.2f} s", f"{error:+.1%}"),

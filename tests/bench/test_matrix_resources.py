@@ -10,6 +10,7 @@ import pytest
 from bench.matrix_resources import read_resources, resources_table
 from edgeswarm.profile_json import instance_to_json
 from edgeswarm_coordinator.planner.planners import make_plan
+from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.simulator.simulate import simulate
 from tests.coordinator.planner.instances import make_instance
 
@@ -85,6 +86,37 @@ def test_what_peers_sent_and_held_is_beside_it_where_it_is_known() -> None:
     assert row[4].endswith(" (DDP 6.0)")
     assert row[8].endswith(" (DDP 1000.0)")
     assert row[9].endswith(" MiB (DDP 500)")
+
+
+def test_memory_is_beside_what_was_predicted_for_the_shares_of_each_run() -> None:
+    instance = make_instance(memory_bytes=[10**6, 10**6])
+    plan = make_plan(instance, "data-parallel")
+    (stage,) = plan.stages
+    few, many = sorted(stage.shares, key=lambda device: stage.shares[device])
+    moved = {few: stage.shares[few] + 1, many: stage.shares[many] - 1}
+    moved_plan = with_prediction(instance, replace(plan, stages=(replace(stage, shares=moved),)))
+    assert plan.predicted is not None
+    assert moved_plan.predicted is not None
+    planned, most = plan.predicted.memory_bytes, moved_plan.predicted.memory_bytes
+    assert most[few] > planned[few]
+    plain: dict[str, Any] = {
+        "method": "edgeswarm",
+        "round_seconds": [1.0],
+        "devices": {
+            device: {"peak_bytes": size, "cpu_seconds": 4.0, "model_cpu_seconds": 3.0, "sent_bytes": 1.0}
+            for device, size in {few: most[few], many: planned[many]}.items()
+        },
+    }
+    of_moved = plain | {"share_moves": [{"round": 6, "shares": moved, "expected_gain": 0.05}]}
+    told = document() | {
+        "profilings": [{"instance": instance_to_json(instance)}],
+        "plans": {"edgeswarm": plan.to_json()},
+        "runs": [plain, of_moved],
+    }
+    found = read_resources(told)
+    assert found is not None
+    assert list(found.memory_off[few]) == [pytest.approx(planned[few] / most[few] - 1), pytest.approx(0.0)]
+    assert list(found.memory_off[many]) == [pytest.approx(0.0), pytest.approx(0.0)]
 
 
 def test_a_cell_that_has_not_run() -> None:
