@@ -107,5 +107,6 @@ def _median_costs(costs: Sequence[ProcessCosts]) -> ProcessCosts:
 
 def _median_link(links: Sequence[Link]) -> Link:
     """As if it were measured now: how long ago the cell was doesn't matter here."""
-    numbers = {field.name: statistics.median(getattr(each, field.name) for each in links) for field in fields(Link)}
-    return replace(Link(**numbers), measured_at=time.time())
+    names = [field.name for field in fields(Link) if isinstance(getattr(links[0], field.name), float)]
+    numbers: dict[str, Any] = {name: statistics.median(getattr(each, name) for each in links) for name in names}
+    return replace(links[0], **numbers | {"measured_at": time.time()})

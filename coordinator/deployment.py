@@ -124,6 +124,11 @@ def host_seen_from(viewer: Place, target: Place) -> str:
     return viewer.own_host if target.on_this_machine and not viewer.on_this_machine else target.host
 
 
+def hosts_between(sender: Place, receiver: Place) -> tuple[str, str]:
+    """The hosts of two devices as they see each other: which way their packets take. Another one has other hosts."""
+    return host_seen_from(receiver, sender), host_seen_from(sender, receiver)
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host, by name or by address, means the machine itself."""
     if host == "localhost":

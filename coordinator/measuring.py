@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from edgeswarm.config import host_and_port, join_host_and_port
@@ -20,6 +21,7 @@ from .profile_cache import DATA_SOURCE, ProfileCache, Profiles
 from .profiling import (
     LayerWork,
     TimedPart,
+    link_hosts,
     measure_layers,
     measure_link,
     measure_source_link,
@@ -70,10 +72,10 @@ class Measuring:
             self._devices.reserve({item.device: links[item.device] for item in work})
             with self._progress.step(PROFILE_LAYERS, f"on {', '.join(item.device for item in work)}"):
                 self._measure_layers(facts, work, parts, links)
-        now = time.time()
-        pairs = missing_links(self._profiles, tuple(links), now=now)
+        now, places_of_links = time.time(), {device: places[device] for device in links}
+        pairs = missing_links(self._profiles, places_of_links, now=now)
         if facts.served is not None:
-            pairs += [(DATA_SOURCE, device) for device in missing_source_links(self._profiles, tuple(links), now=now)]
+            pairs += missing_source_links(self._profiles, places_of_links, now=now)
         if pairs:
             with self._progress.step(MEASURE_LINKS, f"{len(pairs)} directions"):
                 self._measure_links(pairs, links, places)
@@ -125,7 +127,8 @@ class Measuring:
                 address = join_host_and_port(host_seen_from(places[sender], places[receiver]), port)
                 measure = partial(measure_link, links[sender], receiver, address=address)
             task = self._supervision.spawn(measure, name=f"link {sender} {receiver}")
-            (measured.links[sender, receiver],) = self._supervision.wait(task)
+            (link,) = self._supervision.wait(task)
+            measured.links[sender, receiver] = replace(link, hosts=link_hosts(places, sender, receiver))
             self._progress.tell(ProfileProgress(done, len(pairs), f"{sender} to {receiver}"))
         self._profiles.update(measured)
         self._cache.add(measured)

@@ -3,7 +3,7 @@
     profiles.json
       curves.<hardware key>.<dtype>.<layer signature>   batch sizes, seconds; `asked` says up to which batch size it was tried
       processes.<hardware key>                          what a worker costs beside its layers
-      links.<from>.<to>                                 bandwidth, latency, cost of a byte, when it was measured;
+      links.<from>.<to>                                 bandwidth, latency, cost of a byte, when and between which hosts;
                                                         from `data-source`: from the operator's machine, where it serves samples
 
 Whole stages that check the sums of layers have signatures and curves like layers.
@@ -77,13 +77,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of a pair. measured_at: seconds since 1970. *_byte_cpu_seconds: what a byte takes either end."""
+    """One direction of a pair. measured_at: seconds since 1970. *_byte_cpu_seconds: what a byte takes either end.
+
+    hosts: those of sender and receiver, then; empty: not known.
+    """
 
     bandwidth_bytes_per_second: float
     latency_seconds: float
     measured_at: float
     send_byte_cpu_seconds: float = 0.0
     receive_byte_cpu_seconds: float = 0.0
+    hosts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -92,6 +96,7 @@ class Link:
             "measured_at": self.measured_at,
             "send_byte_cpu_seconds": self.send_byte_cpu_seconds,
             "receive_byte_cpu_seconds": self.receive_byte_cpu_seconds,
+            "hosts": list(self.hosts),
         }
 
 
@@ -111,10 +116,14 @@ class Profiles:
         curve = self.curves.get((hardware_key, dtype, signature))
         return curve if curve is not None and curve.asked >= largest_batch else None
 
-    def link(self, sender: str, receiver: str, *, now: float) -> Link | None:
-        """The link, if it was measured in the last 24 hours. A time in the future (a clock was set back) doesn't count."""
+    def link(self, sender: str, receiver: str, *, hosts: tuple[str, str], now: float) -> Link | None:
+        """The link, if it was measured between these hosts in the last 24 hours.
+
+        Who changes from radio to cable has another address. A time in the future (a clock was set back) doesn't count.
+        """
         link = self.links.get((sender, receiver))
-        return link if link is not None and 0 <= now - link.measured_at <= LINK_AGE_SECONDS else None
+        holds = link is not None and link.hosts == hosts and 0 <= now - link.measured_at <= LINK_AGE_SECONDS
+        return link if holds else None
 
     def update(self, other: Profiles) -> None:
         """Take over all that `other` has; where both have something, `other` is newer."""
@@ -161,6 +170,7 @@ class Profiles:
                 measured_at=entry.number("measured_at", minimum=0),
                 send_byte_cpu_seconds=entry.number("send_byte_cpu_seconds", minimum=0),
                 receive_byte_cpu_seconds=entry.number("receive_byte_cpu_seconds", minimum=0),
+                hosts=entry.texts("hosts", optional=True),
             )
         return profiles
 

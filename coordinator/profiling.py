@@ -25,6 +25,7 @@ from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
 from .curve_ends import LONGEST_SECONDS, is_outgrown
+from .deployment import Place, hosts_between
 from .device import Device
 from .model_facts import ModelFacts, model_costs
 from .process_costs import ProcessCosts
@@ -148,15 +149,22 @@ def _roomiest_of_each_kind(devices: Sequence[Device]) -> list[Device]:
     return list(found.values())
 
 
-def missing_links(profiles: Profiles, devices: Sequence[str], *, now: float) -> list[tuple[str, str]]:
-    """The ordered pairs (from, to) that have to be measured. Pure."""
-    pairs = [(sender, receiver) for sender in devices for receiver in devices if sender != receiver]
-    return [pair for pair in pairs if profiles.link(*pair, now=now) is None]
+def missing_links(profiles: Profiles, places: Mapping[str, Place], *, now: float) -> list[tuple[str, str]]:
+    """The ordered pairs (from, to) of these devices that have to be measured. Pure. places: by node id."""
+    pairs = [(sender, receiver) for sender in places for receiver in places if sender != receiver]
+    return [pair for pair in pairs if profiles.link(*pair, hosts=link_hosts(places, *pair), now=now) is None]
 
 
-def missing_source_links(profiles: Profiles, devices: Sequence[str], *, now: float) -> list[str]:
-    """The devices to which the link from the operator's machine has to be measured. Pure."""
-    return [device for device in devices if profiles.link(DATA_SOURCE, device, now=now) is None]
+def missing_source_links(profiles: Profiles, places: Mapping[str, Place], *, now: float) -> list[tuple[str, str]]:
+    """The same of the links from the operator's machine to these devices. Pure."""
+    pairs = [(DATA_SOURCE, device) for device in places]
+    return [pair for pair in pairs if profiles.link(*pair, hosts=link_hosts(places, *pair), now=now) is None]
+
+
+def link_hosts(places: Mapping[str, Place], sender: str, receiver: str) -> tuple[str, str]:
+    """Of a link's ends. sender: a device, or DATA_SOURCE."""
+    there = places[receiver]
+    return (there.own_host, there.host) if sender == DATA_SOURCE else hosts_between(places[sender], there)
 
 
 def measure_layers(

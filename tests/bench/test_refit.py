@@ -7,13 +7,16 @@ from edgeswarm_coordinator.process_costs import ProcessCosts, UpdateCosts
 from edgeswarm_coordinator.profile_cache import Curve, Link, Profiles
 
 KEY = ("nano", "float32", "conv")
+HOSTS = ("10.0.0.1", "10.0.0.2")
 
 
 def measured(seconds: float, *, sizes: tuple[int, ...] = (1, 4), base_bytes: int = 100) -> Profiles:
     times = tuple(seconds * size for size in sizes)
     curve = Curve(sizes, times, times, 256, relative_errors=(0.1,) * len(sizes), peak_bytes=(50,) * len(sizes))
     costs = ProcessCosts(base_bytes, frame_seconds=seconds, updates={"SGD": UpdateCosts(1.0, 2.0)})
-    return Profiles(curves={KEY: curve}, processes={"nano": costs}, links={("a", "b"): Link(10.0 * seconds, 0.1, 0.0)})
+    return Profiles(
+        curves={KEY: curve}, processes={"nano": costs}, links={("a", "b"): Link(10.0 * seconds, 0.1, 0.0, hosts=HOSTS)}
+    )
 
 
 def test_medians_of_curves_costs_and_links() -> None:
@@ -25,7 +28,7 @@ def test_medians_of_curves_costs_and_links() -> None:
     assert (costs.base_bytes, costs.frame_seconds, costs.updates) == (101, 2.0, {"SGD": UpdateCosts(1.0, 2.0)})
     link = found.links["a", "b"]
     assert link.bandwidth_bytes_per_second == 20.0
-    assert found.link("a", "b", now=link.measured_at + 1) is not None
+    assert found.link("a", "b", hosts=HOSTS, now=link.measured_at + 1) is not None
 
 
 def test_batch_sizes_that_most_have() -> None:

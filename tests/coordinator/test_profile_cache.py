@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from edgeswarm_coordinator.process_costs import ProcessCosts, UpdateCosts
 from edgeswarm_coordinator.profile_cache import FILE_NAME, LINK_AGE_SECONDS, Curve, Link, ProfileCache, Profiles
 
+HOSTS = ("10.0.0.1", "10.0.0.2")
 CURVE = Curve((1, 2, 4), (0.1, 0.2, 0.4), (0.2, 0.4, 0.8), asked=16)
 words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 seconds = st.floats(0, 1e3)
@@ -43,7 +44,10 @@ def profiles(draw: st.DrawFn) -> Profiles:
         links=draw(
             st.dictionaries(
                 st.tuples(words, words),
-                st.builds(Link, st.floats(1, 1e10), seconds, st.floats(0, 2e9), seconds, seconds),
+                st.builds(
+                    *(Link, st.floats(1, 1e10), seconds, st.floats(0, 2e9), seconds, seconds),
+                    hosts=st.sampled_from([(), HOSTS]),
+                ),
                 max_size=3,
             )
         ),
@@ -64,7 +68,7 @@ def test_what_is_added_is_found_again(tmp_path: Path) -> None:
     found = ProfileCache(tmp_path / "cache", warn=warnings.append).load()
     assert found.curve("nano", "float32", "conv", largest_batch=16) == CURVE
     assert found.processes == {"nano": ProcessCosts(100)}
-    assert found.link("a", "b", now=1000.0) == Link(1e8, 1e-4, 1000.0)
+    assert found.links == {("a", "b"): Link(1e8, 1e-4, 1000.0)}
     assert warnings == []
 
 
@@ -80,8 +84,14 @@ def test_a_curve_that_ended_early_answers_only_what_it_was_asked() -> None:
     ("age", "holds"), [(0.0, True), (LINK_AGE_SECONDS, True), (LINK_AGE_SECONDS + 1, False), (-5.0, False)]
 )
 def test_links_grow_old(age: float, holds: bool) -> None:
-    found = Profiles(links={("a", "b"): Link(1e8, 1e-4, 5000.0)})
-    assert (found.link("a", "b", now=5000.0 + age) is not None) is holds
+    found = Profiles(links={("a", "b"): Link(1e8, 1e-4, 5000.0, hosts=HOSTS)})
+    assert (found.link("a", "b", hosts=HOSTS, now=5000.0 + age) is not None) is holds
+
+
+@pytest.mark.parametrize("hosts", [("10.0.0.1", "10.0.0.3"), ("10.0.0.3", "10.0.0.2"), ("10.0.0.2", "10.0.0.1"), ()])
+def test_a_link_between_other_hosts_says_nothing(hosts: tuple[str, ...]) -> None:
+    found = Profiles(links={("a", "b"): Link(1e8, 1e-4, 5000.0, hosts=hosts)})
+    assert found.link("a", "b", hosts=HOSTS, now=5000.0) is None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from edgeswarm.wire.v1 import agent_pb2
 from edgeswarm_coordinator.agents import AgentLink
+from edgeswarm_coordinator.deployment import Place
 from edgeswarm_coordinator.device import Device
 from edgeswarm_coordinator.model_facts import ModelFacts
 from edgeswarm_coordinator.process_costs import ProcessCosts
@@ -17,6 +18,7 @@ from edgeswarm_coordinator.profiling import (
     TimedPart,
     batch_sizes_to_profile,
     distinct_layers,
+    link_hosts,
     measure_layers,
     missing_links,
     missing_parts,
@@ -34,6 +36,7 @@ NX = Device("nx-1", "10.0.0.3:7600", hardware_key="nx", memory_budget_bytes=2**3
 
 
 PARTS = parts_to_time(FACTS)
+PLACES = {"a": Place("10.0.0.1", "10.0.0.9"), "b": Place("10.0.0.2", "10.0.0.9")}
 
 
 def curve(seconds: float, *, sizes: tuple[int, ...] = (1, 2, 4, 8)) -> Curve:
@@ -182,11 +185,32 @@ def test_stages_are_timed_anew_for_larger_batches() -> None:
 
 
 def test_links_are_measured_in_both_directions() -> None:
-    found = Profiles(links={("a", "b"): Link(1e8, 1e-4, 100.0)})
-    assert missing_links(found, ["a", "b"], now=200.0) == [("b", "a")]
-    assert missing_links(found, ["a"], now=200.0) == []
+    found = Profiles(links={("a", "b"): Link(1e8, 1e-4, 100.0, hosts=("10.0.0.1", "10.0.0.2"))})
+    assert missing_links(found, PLACES, now=200.0) == [("b", "a")]
+    assert missing_links(found, {"a": PLACES["a"]}, now=200.0) == []
+
+
+def test_links_of_a_device_that_has_another_address_now_are_measured_again() -> None:
+    first = ("10.0.0.1", "10.0.0.2")
+    found = Profiles(
+        links={
+            ("a", "b"): Link(1e8, 1e-4, 100.0, hosts=first),
+            ("b", "a"): Link(1e8, 1e-4, 100.0, hosts=first[::-1]),
+            (DATA_SOURCE, "a"): Link(1e7, 1e-4, 100.0, hosts=("10.0.0.9", "10.0.0.1")),
+        }
+    )
+    by_cable = PLACES | {"a": Place("10.0.7.1", "10.0.7.9")}
+    assert missing_links(found, PLACES, now=200.0) == []
+    assert missing_links(found, by_cable, now=200.0) == [("a", "b"), ("b", "a")]
+    assert missing_source_links(found, {"a": by_cable["a"]}, now=200.0) == [(DATA_SOURCE, "a")]
+
+
+def test_a_device_on_this_machine_is_where_others_see_it() -> None:
+    places = PLACES | {"a": Place("127.0.0.1", "127.0.0.1")}
+    assert link_hosts(places, "a", "b") == ("10.0.0.9", "10.0.0.2")
+    assert link_hosts(places, "b", "a") == ("10.0.0.2", "10.0.0.9")
 
 
 def test_links_from_the_machine_that_serves_samples_are_measured_once() -> None:
-    found = Profiles(links={(DATA_SOURCE, "a"): Link(1e7, 1e-4, measured_at=100.0)})
-    assert missing_source_links(found, ["a", "b"], now=200.0) == ["b"]
+    found = Profiles(links={(DATA_SOURCE, "a"): Link(1e7, 1e-4, measured_at=100.0, hosts=("10.0.0.9", "10.0.0.1"))})
+    assert missing_source_links(found, PLACES, now=200.0) == [(DATA_SOURCE, "b")]
