@@ -6,14 +6,13 @@ bed of emulated devices --> profile_in_turn --> instance --> a planner's plan --
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import math
 import shutil
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 from bench.measuring import say
 from bench.refit import prepared_job
-from bench.starved_profile import MOST_STARVED, MOST_TRIES, forget, read_profiles, starved
+from bench.starved_profile import MOST_STARVED, MOST_TRIES, forget, read_profiles, slowed, starved
 from bench.testbed.bed import SPEED_LOGS
 from bench.testbed.cluster import BedCluster
 from bench.testbed.speed import slowness
@@ -139,8 +138,8 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
 
     All at once they would spoil each other's caches more than a training does, and alone they would be faster than in one.
     Those with least memory come first, since what all are asked to time depends on them. One from which something else took the
-    processor is profiled again. The links between the devices that were profiled are measured in the same go, while these are at
-    rest.
+    processor is profiled again, and one for which the machine was slower than for the others. The links between the devices that
+    were profiled are measured in the same go, while these are at rest.
     """
     of_class: dict[float, str] = {}
     for device in sorted(cluster.bed.environment.devices, key=lambda device: (device.memory_bytes, -device.cores)):
@@ -164,25 +163,40 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
 
     cache = cluster.folders.cache_dir
     cores = {device.name: device.cores for device in cluster.bed.environment.devices}
-    for (count, name), tries in itertools.product(enumerate(chosen, start=1), range(1, MOST_TRIES + 1)):
-        nodes = tuple(cluster.node_id(each) for each in chosen[:count])
+    kinds: dict[str, str] = {}
+
+    def profile(name: str, beside: Sequence[str]) -> None:
+        """beside: those that were profiled before, to which the links are measured."""
+        nodes = tuple(cluster.node_id(each) for each in (*beside, name))
         some = replace(options, discovery=replace(options.discovery, devices=nodes))
         others = [each for each in cluster.names if each != name]
         known = set(read_profiles(cache).processes)
-        if len(known) == count:
-            continue  # it is there, and was not starved
         # Too few devices for a plan: what was measured is kept.
         with (
             cluster.accompanied(others, whole_stage(cluster, options.job_path)) as leave,
             contextlib.suppress(EdgeswarmError),
         ):
-            measured(some, name, then=partial(leave, chosen[: count - 1]))
-        found = read_profiles(cache)
-        for kind in set(found.processes) - known:
-            times = starved(found, kind, cores=cores[name])
-            if times > MOST_STARVED and tries < MOST_TRIES:
-                say(f"{name} had {1 / times:.0%} of its part of a processor while it was profiled: once more")
-                forget(cache, kind)
+            measured(some, name, then=partial(leave, beside))
+        for kind in set(read_profiles(cache).processes) - known:
+            kinds[name] = kind
+
+    def profile_again(name: str, beside: Sequence[str], *, why: str) -> None:
+        say(f"{why} while {name} was profiled: once more")
+        if name in kinds:
+            forget(cache, kinds.pop(name))
+        profile(name, beside)
+
+    for count, name in enumerate(chosen):
+        profile(name, chosen[:count])
+        for _ in range(1, MOST_TRIES):
+            times = starved(read_profiles(cache), kinds[name], cores=cores[name]) if name in kinds else math.inf
+            if times > MOST_STARVED:
+                profile_again(name, chosen[:count], why=f"there was {1 / times:.0%} of its part of a processor")
+    for _ in range(1, MOST_TRIES):
+        for name in slowed(slow):
+            profile_again(
+                name, [each for each in chosen if each != name], why=f"the machine was slow by {slow[name]:.2f}"
+            )
     return Profiling(measured(options, PROFILED_AGAIN), seconds, slow)
 
 

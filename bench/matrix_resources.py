@@ -16,7 +16,7 @@ from bench.measuring import Report
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
-from edgeswarm_coordinator.planner.cost_model import evaluate
+from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
 from edgeswarm_coordinator.simulator.simulate import simulate
 
 MOST_BYTES_OFF = 0.02
@@ -124,10 +124,12 @@ def _held_bytes(instance: PlanningInstance, plan: Plan, run: Mapping[str, Any]) 
     assert plan.predicted is not None
     planned = plan.predicted.memory_bytes
     held: dict[str, float] = dict(planned)
-    now = evaluate(instance, plan).memory_bytes
+    now = plan_memory_bytes(instance, plan)
+    followed = [plan]
     for move in run.get("share_moves") or ():
-        stages = tuple(_with_shares(stage, move["shares"]) for stage in plan.stages)
-        moved = evaluate(instance, replace(plan, stages=stages)).memory_bytes
+        changed = replace(plan, stages=tuple(_with_shares(stage, move["shares"]) for stage in plan.stages))
+        moved = plan_memory_bytes(instance, changed, earlier=followed)
+        followed.append(changed)
         held = {device: max(most, planned[device] + moved[device] - now[device]) for device, most in held.items()}
     return held
 

@@ -1,13 +1,17 @@
-"""Whether a device had its part of this machine's processors while it was profiled, or what else runs on the machine (or on the
-one that it is virtual on) took some of it: by how long a CPU second took there.
+"""Whether devices had their part of this machine's processors while they were profiled, and one as much as another, or what else
+runs on the machine (or on the one that it is virtual on) took some of it: by how long a CPU second took there, and by the
+machine's slowness meanwhile (bench/testbed/speed.py).
 
     quota 0.3     a CPU second in    3.3 s    all of it
                                      4.3 s    0.78 of it: its layers seem slower by a quarter, and a plan gives it less to do
+
+    slowness      nano 1.12, nx 1.12, tx2 1.31    a tx2's CPU seconds brought it less than the others' brought them
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +19,8 @@ from edgeswarm_coordinator.profile_cache import FILE_NAME, Profiles
 
 # Times as long as its quota makes a CPU second take, more than which is worth another profile; a steady machine has 1.02 to 1.05.
 MOST_STARVED = 1.12
+# By which the machine may have been slower while one class was profiled than for the one for which it was quickest.
+MOST_APART = 1.12
 MOST_TRIES = 3
 
 
@@ -27,6 +33,12 @@ def read_profiles(cache: Path) -> Profiles:
 def starved(profiles: Profiles, kind: str, *, cores: float) -> float:
     """By which a CPU second took longer than on a machine of its own. cores: of one core, the device's quota; at most 1."""
     return profiles.processes[kind].stretch * min(1.0, cores)
+
+
+def slowed(slowness: Mapping[str, float | None]) -> tuple[str, ...]:
+    """Those that the machine was too slow for beside the others. slowness: by device, None where it isn't known."""
+    known = {name: slow for name, slow in slowness.items() if slow is not None}
+    return tuple(name for name, slow in known.items() if slow > MOST_APART * min(known.values()))
 
 
 def forget(cache: Path, kind: str) -> None:

@@ -56,7 +56,8 @@ def worthwhile_move(
     if sum(then is followed[-1] for _, then in warm) < LEAST_ROUNDS:
         return None
     recent = warm[-RECENT_ROUNDS:]
-    moved = moved_shares(instance, plan, computing_seconds([_as_with(instance, plan, *each) for each in recent]))
+    seconds = computing_seconds([_as_with(instance, plan, *each) for each in recent])
+    moved = moved_shares(instance, plan, seconds, earlier=[each.plan for each in followed[:-1]])
     if moved is None or moved.gain < LEAST_GAIN:
         return None
     saved_seconds = moved.gain * statistics.median(each.seconds for each, _ in recent) * rounds_left

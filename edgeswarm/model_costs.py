@@ -29,7 +29,7 @@ class LayerCosts:
     statistics_bytes: the sums of batch norms that replicas add up once a round.
     flops_*: None where unknown. least_batch: the fewest samples that the layer can take at once.
     transient_bytes: held while the layer computes, beside saved_bytes. workspace_bytes: likewise, whatever the batch.
-    kernel_bytes: held all the time for the code that was made for the layer's operations.
+    kernel_bytes: held all the time for the code that was made for the layer's operations, for each batch size that they meet.
     """
 
     name: str
@@ -166,6 +166,15 @@ class ModelCosts:
     def trained_bytes_before(self) -> IntArray:
         """[layer_count + 1]: bytes of the parameters that are trained, of the layers before each cut."""
         return sums_before([layer.all_trained_bytes for layer in self.layers])
+
+    @cached_property
+    def kernel_bytes_before(self) -> IntArray:
+        """[layer_count + 1]: bytes of the kernels that the layers before each cut need for one batch size."""
+        return sums_before([layer.kernel_bytes for layer in self.layers])
+
+    def kernel_bytes(self, first_layer: int, end_layer: int) -> int:
+        """Of a stage of these layers, for one batch size."""
+        return int(self.kernel_bytes_before[end_layer] - self.kernel_bytes_before[first_layer])
 
     def trained_bytes(self, first_layer: int, end_layer: int) -> int:
         return int(self.trained_bytes_before[end_layer] - self.trained_bytes_before[first_layer])

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from .layer_curves import layer_seconds
-from .model_costs import FloatArray, IntArray, ModelCosts, sums_before
+from .model_costs import FloatArray, IntArray, ModelCosts
 from .plan import Plan
 
 UNKNOWN_BANDWIDTH = 125e6  # bytes per second where there is no link to measure: a gigabit card
@@ -314,11 +314,11 @@ class PlanningInstance:
 
     @cached_property
     def resident_bytes_before(self) -> FloatArray:
-        """[layer_count + 1]: bytes that the layers before each cut hold all the time: weights, kernels, and of what is trained
-        gradients and the optimizer's state. Tied parameters are in it with each of their layers.
+        """[layer_count + 1]: bytes that the layers before each cut hold all the time: weights, kernels for one batch size, and of
+        what is trained gradients and the optimizer's state. Tied parameters are in it with each of their layers.
         """
         weights = self.model.param_bytes_before + self._bytes_of_a_trained_byte * self.model.trained_bytes_before
-        result: FloatArray = weights + sums_before([layer.kernel_bytes for layer in self.model.layers])
+        result: FloatArray = weights + self.model.kernel_bytes_before
         return result
 
     def resident_bytes(self, first_layer: int, end_layer: int) -> float:

@@ -26,8 +26,8 @@ from edgeswarm.plan import Plan, Prediction, Stage, StagePrediction
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.samples import Interval, overlaps, split_in_passes, split_micro_batch
 
-from .connection_memory import connection_bytes
 from .passing_memory import PassingMemory, passing_bytes
+from .whole_plan_memory import whole_plan_bytes
 
 
 class StepKind(enum.Enum):
@@ -118,12 +118,12 @@ def held_bytes(
 
 
 def plan_memory_bytes(
-    instance: PlanningInstance, plan: Plan, *, passing: PassingMemory | None = None
+    instance: PlanningInstance, plan: Plan, *, passing: PassingMemory | None = None, earlier: Sequence[Plan] = ()
 ) -> dict[str, int]:
-    """Peak memory of every device that computes. passing: as `held_bytes` has it."""
-    connections = connection_bytes(instance, plan)
+    """Peak memory of every device that computes. passing: as `held_bytes` has it. earlier: as `further_kernel_bytes` has it."""
+    beside = whole_plan_bytes(instance, plan, earlier=earlier)
     return {
-        device: connections[device]
+        device: beside[device]
         + held_bytes(
             instance,
             first_layer=stage.first_layer,

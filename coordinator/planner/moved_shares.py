@@ -15,7 +15,7 @@ old share is not quicker with a new one by as much: shares go half of the way, b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgeswarm.plan import Plan, Stage
@@ -46,10 +46,13 @@ class MovedShares:
     gain: float
 
 
-def moved_shares(instance: PlanningInstance, plan: Plan, computing_seconds: Mapping[str, float]) -> MovedShares | None:
+def moved_shares(
+    instance: PlanningInstance, plan: Plan, computing_seconds: Mapping[str, float], *, earlier: Sequence[Plan] = ()
+) -> MovedShares | None:
     """The plan with shares by speed, and of a plan in passes with passes that suit them; None where that brings nothing.
 
-    instance: what the plan was made of. computing_seconds: forward and backward of a whole round, by device.
+    instance: what the plan was made of. computing_seconds: forward and backward of a whole round, by device. earlier: plans that
+    the same workers followed before this one, with other shares; they hold the kernels of all of them.
     A stage stays as it is where a replica would get no sample, where memory holds the new shares with a smaller K alone or not
     beside all links, where a smaller last micro-batch can't be split by them, and where the round hardly gets shorter:
     replicas that wait for others anyway seem quicker one time and slower the next.
@@ -62,7 +65,7 @@ def moved_shares(instance: PlanningInstance, plan: Plan, computing_seconds: Mapp
         there, half_way = _moved_both_ways(sharing, stage, plan)
         for moved, least_gain in ((there, LARGE_GAIN), (half_way, LEAST_GAIN_OF_A_STAGE)):
             changed = replace(bare, stages=(*bare.stages[:place], moved, *bare.stages[place + 1 :]))
-            if not _can_be(instance, changed):
+            if not _can_be(instance, changed, (*earlier, plan)):
                 continue
             found = round_seconds(shown, changed)
             if seconds - found >= least_gain * before:
@@ -73,13 +76,13 @@ def moved_shares(instance: PlanningInstance, plan: Plan, computing_seconds: Mapp
     return MovedShares(with_prediction(shown, bare), gain=1.0 - seconds / before)
 
 
-def _can_be(instance: PlanningInstance, plan: Plan) -> bool:
-    """Whether every replica takes enough samples for its layers, or none, and all memory holds it.
+def _can_be(instance: PlanningInstance, plan: Plan, earlier: Sequence[Plan]) -> bool:
+    """Whether every replica takes enough samples for its layers, or none, and all memory holds it behind the earlier plans.
 
     What links and the all-reduce hold is known for a whole plan only: other shares are other peers, of neighbours too.
     """
     too_few = plan.too_few_samples(instance.training.mini_batch, instance.model.least_batches)
-    return not too_few and not plan_shortages(instance, plan)
+    return not too_few and not plan_shortages(instance, plan, earlier=earlier)
 
 
 def expected_seconds(instance: PlanningInstance, plan: Plan) -> dict[str, float]:

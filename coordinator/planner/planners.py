@@ -18,7 +18,6 @@ from .comparison.eddl import data_parallel
 from .comparison.exhaustive import exhaustive
 from .comparison.gpipe import gpipe_by_size, gpipe_by_time, gpipe_shortage
 from .comparison.pipedream import pipedream, pipedream_shortage
-from .connection_memory import connection_bytes
 from .micro_batches import micro_batch_sizes
 from .planning_work import MOST_WORK, asteroid_work, dapple_work, pipedream_work, pipeline_work
 from .prediction import with_prediction
@@ -27,6 +26,7 @@ from .search.edgeswarm import plan_by_search
 from .search.in_passes import plan_in_passes
 from .search.seeds import seed_plans
 from .shortage import Shortage, no_plan_fits, one_stage_shortage, pipeline_shortage, plan_shortages
+from .whole_plan_memory import whole_plan_bytes
 
 Search = Callable[[PlanningInstance, int, float], FoundPipeline | None]
 WholeSearch = Callable[[PlanningInstance, tuple[int, ...]], Plan | None]
@@ -198,10 +198,10 @@ def make_plan(instance: PlanningInstance, planner: str = "edgeswarm", micro_batc
 def _fitting_plan(
     instance: PlanningInstance, planner: Planner, sizes: tuple[int, ...]
 ) -> tuple[Plan | None, PlanningInstance, tuple[Shortage, ...]]:
-    """A plan that fits memory with its links and its all-reduce, or None; beside it the instance that it was made of.
+    """A plan that fits memory with what is known for a whole one only, or None; beside it the instance that it was made of.
 
-    In that one, devices which had too little memory for an earlier plan's links hold what those take from the beginning, so that
-    the same plan isn't found again. Where plans were found and none fits, what the last one lacks.
+    In that one, devices which had too little memory for an earlier plan's links, say, hold what those take from the beginning, so
+    that the same plan isn't found again. Where plans were found and none fits, what the last one lacks.
     """
     burdened = instance
     shortages: tuple[Shortage, ...] = ()
@@ -212,8 +212,8 @@ def _fitting_plan(
         shortages = plan_shortages(instance, plan)
         if not shortages:
             return with_prediction(instance, plan) if burdened is not instance else plan, burdened, ()
-        links = connection_bytes(instance, plan)
-        lacking = {shortage.device.name: links[shortage.device.name] for shortage in shortages}
+        beside = whole_plan_bytes(instance, plan)
+        lacking = {shortage.device.name: beside[shortage.device.name] for shortage in shortages}
         devices = (
             replace(device, base_bytes=max(device.base_bytes, own.base_bytes + lacking.get(device.name, 0)))
             for device, own in zip(burdened.devices, instance.devices, strict=True)

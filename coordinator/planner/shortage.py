@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,9 +36,9 @@ class Shortage:
         return self.needed_bytes - self.device.memory_bytes
 
 
-def plan_shortages(instance: PlanningInstance, plan: Plan) -> tuple[Shortage, ...]:
-    """The devices of a plan that have too little memory for it, the worst first."""
-    needed = plan_memory_bytes(instance, plan)
+def plan_shortages(instance: PlanningInstance, plan: Plan, *, earlier: Sequence[Plan] = ()) -> tuple[Shortage, ...]:
+    """The devices of a plan that have too little memory for it, the worst first. earlier: as `plan_memory_bytes` has it."""
+    needed = plan_memory_bytes(instance, plan, earlier=earlier)
     shortages = (
         Shortage(
             *(instance.devices[instance.index_of[name]], stage.first_layer, stage.end_layer),

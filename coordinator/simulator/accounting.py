@@ -11,8 +11,8 @@ from edgeswarm.model_costs import ModelCosts
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 
-from ..planner.connection_memory import connection_bytes
 from ..planner.cost_model import held_bytes
+from ..planner.whole_plan_memory import whole_plan_bytes
 from .group_links import THE_GROUP
 from .log import Log
 from .simulation import DeviceMemory, DeviceUse, TimelineEvent
@@ -70,14 +70,14 @@ def device_memory(
         change = (record.start, saved) if record.kind == "forward" else (record.end, -saved)
         changes[record.replica].append(change)
     memory = {}
-    connections = connection_bytes(instance, plan)
+    beside = whole_plan_bytes(instance, plan)
     for index, work in enumerate(works):
         stage = plan.stages[work.stage]
         in_flight = min(stage.in_flight, plan.micro_batches)
         at_once = stage.at_once(work.name)
         saved = instance.model.saved_bytes(stage.first_layer, stage.end_layer) * at_once
         # What waits for its backward comes and goes with the micro-batches.
-        held = connections[work.name] + held_bytes(
+        held = beside[work.name] + held_bytes(
             instance,
             first_layer=stage.first_layer,
             end_layer=stage.end_layer,

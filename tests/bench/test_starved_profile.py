@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.starved_profile import MOST_STARVED, forget, read_profiles, starved
+from bench.starved_profile import MOST_STARVED, forget, read_profiles, slowed, starved
 from edgeswarm_coordinator.process_costs import ProcessCosts
 from edgeswarm_coordinator.profile_cache import FILE_NAME, Curve, Link, Profiles
 
@@ -27,6 +27,12 @@ def test_a_cpu_second_takes_as_long_as_the_quota_says() -> None:
     assert starved(found, "nano", cores=0.12) == pytest.approx(1.044)
     assert starved(found, "nano", cores=0.12) < MOST_STARVED < starved(found, "nx", cores=0.6)
     assert starved(Profiles(processes={"desktop": ProcessCosts(1, stretch=1.0)}), "desktop", cores=4.0) == 1.0
+
+
+def test_a_class_is_slowed_where_the_machine_was_slower_than_for_another() -> None:
+    assert slowed({"nano-1": 1.12, "nx-1": 1.11, "tx2-1": 1.31}) == ("tx2-1",)
+    assert slowed({"nano-1": 1.24, "nx-1": 1.14, "tx2-1": None}) == ()
+    assert slowed({"nano-1": None}) == ()
 
 
 def test_one_kind_is_forgotten_and_the_others_stay(tmp_path: Path) -> None:

@@ -68,4 +68,4 @@ def test_workers_have_an_hour_to_get_ready(folders: Folders, authority: Certific
         link.close()
     assert ports == [{NAME: 7601}]
     assert run.prepared[NAME].parameter_bytes == 12
-    assert 3600 <= agent.left_seconds[0] < 3660  # a call has some seconds more than what it waits for
+    assert 3540 < agent.left_seconds[0] < 3660  # the call has been under way for a moment when it is looked at

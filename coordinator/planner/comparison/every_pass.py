@@ -101,9 +101,10 @@ class EveryPass:
                 base_bytes=device.base_bytes,
                 at_once=stage.at_once(device.name),
             )
+            sizes = passes_of_share(stage, device.name, least_batch=self._least)
+            held += self._instance.model.kernel_bytes(0, self._layers) * (len(set(sizes)) - 1)
             if held > device.memory_bytes:
                 continue
-            sizes = passes_of_share(stage, device.name, least_batch=self._least)
             forward = sum(max(0.0, profile.forward(size, 0, self._layers) + action) for size in sizes)
             backward = [max(0.0, profile.backward(size, 0, self._layers) + action) for size in sizes]
             way = Way(share, passes, forward + sum(backward), forward + sum(backward[:-1]))

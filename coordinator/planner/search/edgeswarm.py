@@ -127,8 +127,7 @@ def _in_flight_options(problem: SearchProblem, micro_batch: int, micro_batches: 
     """K that a stage may hold: one where memory holds anything, else some that differ in what they need."""
     most = min(micro_batches, 3 * min(problem.device_count, problem.layer_count, 8) - 2)
     loose = all(
-        problem.largest_share(device, (0, problem.layer_count), in_flight=most, micro_batches=micro_batches)
-        >= micro_batch
+        problem.largest_share(device, (0, problem.layer_count), in_flight=most, micro_batch=micro_batch) >= micro_batch
         for device in range(problem.device_count)
     )
     if loose:

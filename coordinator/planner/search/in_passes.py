@@ -113,7 +113,7 @@ def _groups(problem: SearchProblem) -> list[tuple[int, ...]]:
 def _samples_per_second(problem: SearchProblem, device: int) -> float:
     """At the best size of a pass that its memory might hold."""
     kind, last = problem.class_of[device], problem.layer_count
-    most = problem.largest_share(device, (0, last), in_flight=1, micro_batches=1)
+    most = problem.largest_share(device, (0, last), in_flight=1, micro_batch=problem.mini_batch)
     if most < problem.least_batch:
         return 0.0
     forward, backward = problem.seconds
@@ -201,7 +201,9 @@ class PassSharing:
             size, over = np.divmod(share, passes)
             at_once = size + (over > 0)
             seconds = over * both[at_once] + (passes - over) * both[size] + 2 * passes * action
-            fits = held + (problem.saved_bytes[-1] - problem.saved_bytes_from[0] + computing) * at_once <= free
+            kernels = problem.kernel_bytes_before[last] * ((size > 0) & (over > 0))
+            at_hand = (problem.saved_bytes[-1] - problem.saved_bytes_from[0] + computing) * at_once
+            fits = held + at_hand + kernels <= free
             rows.append(np.where(fits & (size >= problem.least_batch), seconds, np.inf))
         table = np.array(rows)
         chosen: IntArray = np.argmax(table <= table.min(axis=0) * (1 + _ALIKE), axis=0)

@@ -115,9 +115,9 @@ class Moves:
 
     def _holds(self, stage: CandidateStage, in_flight: int) -> bool:
         """Whether every replica's memory holds so many micro-batches with the shares as they are."""
-        layers, every = (stage.first, stage.end), self.problem.micro_batches(sum(stage.shares))
+        layers, micro_batch = (stage.first, stage.end), sum(stage.shares)
         return all(
-            share <= self.problem.largest_share(device, layers, in_flight=in_flight, micro_batches=every)
+            share <= self.problem.largest_share(device, layers, in_flight=in_flight, micro_batch=micro_batch)
             for device, share in zip(stage.devices, stage.shares, strict=True)
         )
 
@@ -278,7 +278,7 @@ class Moves:
                     most = self.problem.largest_share(
                         *(stage.devices[taker], (stage.first, stage.end)),
                         in_flight=stage.in_flight,
-                        micro_batches=self.problem.micro_batches(sum(shares)),
+                        micro_batch=sum(shares),
                     )
                     if shares[taker] <= most:
                         yield _with_shares(stage, shares)

@@ -34,6 +34,7 @@ class SearchProblem:
         self.served_input_bytes = float(instance.served_input_bytes)
         self.latency = instance.network.latency_seconds
         self.weight_bytes_before: list[float] = instance.resident_bytes_before.tolist()
+        self.kernel_bytes_before: list[int] = model.kernel_bytes_before.tolist()
         self.gradient_bytes_before = [float(value) for value in model.gradient_bytes_before]
         self.statistics_bytes = [0.0, *itertools.accumulate(float(layer.statistics_bytes) for layer in model.layers)]
         self.saved_bytes = [float(value) for value in model.saved_bytes_before]
@@ -150,16 +151,22 @@ class SearchProblem:
         """Of a round, where one has so many samples."""
         return -(-self.mini_batch // micro_batch)
 
-    def largest_share(self, device: int, layers: tuple[int, int], *, in_flight: int, micro_batches: int) -> int:
-        """Samples of a micro-batch that the device's memory holds with so many of a round's in flight; at most all."""
+    def is_uneven(self, micro_batch: int) -> bool:
+        """Whether a round's last micro-batch is a smaller one, for which there are kernels of its own."""
+        return self.mini_batch % micro_batch != 0
+
+    def largest_share(self, device: int, layers: tuple[int, int], *, in_flight: int, micro_batch: int) -> int:
+        """Samples of a micro-batch of so many that the device's memory holds, with so many in flight; at most a mini-batch's."""
         first, end = layers
         free = self.memory[device] - self.weight_bytes(first, end)
+        if self.is_uneven(micro_batch):
+            free -= self.kernel_bytes_before[end] - self.kernel_bytes_before[first]
         run = (first, end)
         waiting = self.passing.waiting_per_sample_of(
             run,
             self.saved_bytes[end] - self.saved_bytes_from[first],
             in_flight=in_flight,
-            micro_batches=micro_batches,
+            micro_batches=self.micro_batches(micro_batch),
         )
         return self.passing.most_samples_of(run, free, waiting, limit=self.mini_batch)
 

@@ -66,10 +66,9 @@ class SampleSharing:
     def _share(
         self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, in_flight: int
     ) -> _Shared | None:
-        micro_batches = self.problem.micro_batches(micro_batch)
         for held in range(in_flight, 0, -1):
             held_by = (
-                self.problem.largest_share(device, (first, end), in_flight=held, micro_batches=micro_batches)
+                self.problem.largest_share(device, (first, end), in_flight=held, micro_batch=micro_batch)
                 for device in devices
             )
             largest = [min(micro_batch, most) for most in held_by]

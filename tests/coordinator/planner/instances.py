@@ -122,7 +122,8 @@ def whole_instances(draw: st.DrawFn) -> PlanningInstance:
     # Frozen layers: their gradients are none, and what crosses a cut before any that are trained has none either.
     nothing = st.sampled_from([None, None, 0])
     layers = tuple(
-        replace(layer, trained_bytes=draw(nothing), answered_bytes=draw(nothing)) for layer in plain.model.layers
+        replace(layer, trained_bytes=draw(nothing), answered_bytes=draw(nothing), kernel_bytes=draw(some))
+        for layer in plain.model.layers
     )
     return replace(
         plain,

@@ -110,5 +110,5 @@ def test_neighbours_are_whole_and_fit(instance: PlanningInstance) -> None:
                 assert share <= problem.largest_share(
                     *(device, (stage.first, stage.end)),
                     in_flight=stage.in_flight,
-                    micro_batches=plan.micro_batches,
+                    micro_batch=plan.micro_batch,
                 )

@@ -73,7 +73,7 @@ def test_no_sharing_is_faster(instance: PlanningInstance, micro_batch: int) -> N
     problem = SearchProblem(instance)
     devices = tuple(range(problem.device_count))
     layers = problem.layer_count
-    largest = [problem.largest_share(device, (0, layers), in_flight=1, micro_batches=1) for device in devices]
+    largest = [problem.largest_share(device, (0, layers), in_flight=1, micro_batch=micro_batch) for device in devices]
     every = [
         shares
         for shares in itertools.product(*(range(min(most, micro_batch) + 1) for most in largest))
