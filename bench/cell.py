@@ -189,8 +189,9 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
     for count, name in enumerate(chosen):
         profile(name, chosen[:count])
         for _ in range(1, MOST_TRIES):
-            times = starved(read_profiles(cache), kinds[name], cores=cores[name]) if name in kinds else math.inf
-            if times > MOST_STARVED:
+            if name not in kinds:
+                profile(name, chosen[:count])
+            elif (times := starved(read_profiles(cache), kinds[name], cores=cores[name])) > MOST_STARVED:
                 profile_again(name, chosen[:count], why=f"there was {1 / times:.0%} of its part of a processor")
     for _ in range(1, MOST_TRIES):
         for name in slowed(slow):
