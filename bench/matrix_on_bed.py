@@ -221,16 +221,26 @@ class OnBed:
                 others = [other for other in self._cores if other != name]
                 # Once more while the machine's other devices compute too: less, as real devices would not have it.
                 with self._cluster.accompanied(others, whole_stage(self._cluster, self._cell.job)):
-                    beside = rate_alone(
-                        *(self._bed, name, self._cell.model),
-                        micro_batch=int(told["micro_batch"]),
-                        folder=folder / "beside-others",
-                        channels_last=bool(told["channels_last"]),
-                        seconds=self._effort.alone_seconds,
-                    )
-            found[kind] = {**told, "beside_others": beside or 0.0}
+                    beside = self._rate_beside(name, told, folder / "beside-others")
+            found[kind] = {**told, "beside_others": beside}
             say(f"{name} alone: {found[kind]}")
         return found
+
+    def _rate_beside(self, name: str, alone: Mapping[str, float], folder: Path) -> float:
+        """As it was best alone; with half as many samples at once and so on, where memory isn't enough for that now."""
+        micro_batch = int(alone["micro_batch"])
+        while micro_batch:
+            rate = rate_alone(
+                *(self._bed, name, self._cell.model),
+                micro_batch=micro_batch,
+                folder=folder / str(micro_batch),
+                channels_last=bool(alone["channels_last"]),
+                seconds=self._effort.alone_seconds,
+            )
+            if rate is not None:
+                return rate
+            micro_batch //= 2
+        return 0.0
 
     def tuned_peers(self, speeds: dict[str, dict[str, float]]) -> dict[str, PeerSettings]:
         by_device = {name: speeds[f"{cores:g}"] for name, cores in self._cores.items()}

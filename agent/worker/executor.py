@@ -59,7 +59,9 @@ class StageExecutor:
         self._group = group
         trainable = [(name, p) for name, p in module.named_parameters_in_order() if p.requires_grad]
         self.optimizer = StageOptimizer(job, trainable)
-        self.buckets = GradientBuckets(trainable, bucket_bytes=bucket_bytes(group.size))
+        self.buckets = GradientBuckets(
+            trainable, bucket_bytes=bucket_bytes(group.size), as_parameters_lie=group.size == 1
+        )
         self._reducer = OverlappedReducer(self.buckets, trainable, group=group, switch=self._shared.switch)
         self._conversation = StageConversation(
             routes,

@@ -111,6 +111,19 @@ def test_with_few_samples_half_of_what_the_whole_says_counts() -> None:
     assert found.of_layers(32, 4) == pytest.approx([1.22] * 4, rel=0.04)
 
 
+def test_a_part_that_a_small_device_could_not_time_is_halfway_to_what_fewer_samples_said() -> None:
+    parts = [(0, 1.0), (2, 1.0), (4, 1.44)]
+    few = [compared(4, first, [1.0, 1.0], [factor] * 2) for first, factor in parts]
+    # Calls count for less with more samples: of the parts that were timed again, the factors are lower by a quarter.
+    many = [compared(32, first, [1.0, 1.0], [0.75 * factor] * 2) for first, factor in parts[:2]]
+    found = learn_correction([*few, *many]).of_layers(32, 6)
+    assert found[:4] == pytest.approx([0.75] * 4, rel=0.01)
+    assert found[4:] == pytest.approx([0.75 * 1.2] * 2, rel=0.04)
+    # What it did time counts, whatever fewer samples said.
+    timed = learn_correction([*few, *many, compared(32, 4, [1.0, 1.0], [0.75] * 2)]).of_layers(32, 6)
+    assert timed == pytest.approx([0.75] * 6, rel=0.01)
+
+
 def test_layers_outside_of_all_parts_go_with_the_nearest() -> None:
     found = Correction((8,), (1, 2, 4), ((0.8, 1.3),))
     assert found.of_layers(8, 6) == pytest.approx([0.8, 0.8, 1.3, 1.3, 1.3, 1.3])

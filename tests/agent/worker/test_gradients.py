@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 
 from edgeswarm.gradient_pieces import MOST_PIECES
+from edgeswarm.model.memory_layout import arranged
 from edgeswarm_agent.worker.all_reduce import ReplicaGroup
 from edgeswarm_agent.worker.gradients import GradientBuckets, OverlappedReducer
 
@@ -36,6 +38,32 @@ def test_gradients_are_views_of_buckets_last_layers_first() -> None:
     assert abs(buckets.sum_of_squares(buckets.names) - squares / 4) < 1e-6 * squares
     buckets.zero()
     assert buckets.sum_of_squares(buckets.names) == 0
+
+
+@pytest.mark.parametrize("as_parameters_lie", [False, True])
+def test_gradients_lie_as_their_parameters_where_nobody_else_adds_to_them(as_parameters_lie: bool) -> None:
+    torch.manual_seed(0)
+    first, second = torch.nn.Conv2d(3, 5, (3, 2)), torch.nn.Conv2d(5, 4, 1)
+    for convolution in (first, second):
+        convolution.weight.data = arranged(convolution.weight.data)
+    net = torch.nn.Sequential(first, second)
+    alone = copy.deepcopy(net)
+    buckets = GradientBuckets(parameters_of(net), bucket_bytes=200, as_parameters_lie=as_parameters_lie)
+    images = arranged(torch.rand(2, 3, 4, 4))
+    for module in (net, alone):
+        for _ in range(2):
+            module(images).square().sum().backward()
+    assert sum(flat.numel() for flat in buckets.flat) == sum(parameter.numel() for parameter in net.parameters())
+    for parameter, expected in zip(net.parameters(), alone.parameters(), strict=True):
+        assert parameter.grad is not None
+        assert expected.grad is not None
+        assert torch.allclose(parameter.grad, expected.grad)
+    assert first.weight.grad is not None
+    assert (first.weight.grad.stride() == first.weight.stride()) is as_parameters_lie
+    # The optimizer's state is made like the gradient, and the step is the same in any layout.
+    for module in (net, alone):
+        torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9).step()
+    assert all(torch.allclose(*pair) for pair in zip(net.parameters(), alone.parameters(), strict=True))
 
 
 def test_element_types_do_not_share_a_bucket() -> None:
