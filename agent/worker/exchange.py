@@ -46,6 +46,7 @@ class StageExchange:
         gradients: bool = True,
         activity: str = "",
     ) -> None:
+        self._module = module
         self._graph = module.graph
         self._device = module.device
         self._routes = routes
@@ -148,7 +149,7 @@ class StageExchange:
             addresses = self._addresses(self._backward, micro_batch, index, peers)
             whole = self._gathered(addresses, self._graph.outputs[index])
             if whole is not None:
-                gradients[index] = whole
+                gradients[index] = self._module.arranged_gradient(whole)
         return gradients
 
     def _gathered(self, addresses: Sequence[Address], value: LiveValue) -> torch.Tensor | None:

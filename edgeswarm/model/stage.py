@@ -116,8 +116,15 @@ class StageModule:
         raise KeyError(name)
 
     def arranged(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The inputs as they had best lie in memory: before `forward`, and before they become leaves that want a gradient."""
-        return [arranged(tensor) for tensor in inputs] if self._is_channels_last else list(inputs)
+        """The inputs as they had best lie in memory: before `forward`, and before they become leaves that want a gradient.
+
+        Where the stage before computes channels last and this one doesn't, they come so.
+        """
+        return [arranged(tensor) if self._is_channels_last else tensor.contiguous() for tensor in inputs]
+
+    def arranged_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Of an output: in a stage that keeps the model's layout, as a gradient lies there. Another one takes any layout."""
+        return gradient if self._is_channels_last else gradient.contiguous()
 
     def forward(
         self,

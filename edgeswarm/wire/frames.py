@@ -3,9 +3,10 @@
 A frame is one tensor, or a replica's part of one. It is cut into chunks; each chunk is one message of a stream, which says
 its size, that of the header included, in the four bytes before it:
 
-    | size | header, 112 bytes | bytes [offset, offset + n) of the tensor, row-major |
+    | size | header, 112 bytes | bytes [offset, offset + n) of the tensor |
 
 Every chunk carries the whole header, so that chunks of frames of different priority may alternate on one stream.
+The tensor is row-major, or as it lies where that is images channels last: turning them over costs more than sending them.
 The bytes may be of a narrower element type than the tensor: it is wire_element * 2 ** exponent (see tensor_narrowing.py).
 Blocks of zeros may be left out of them (see tensor_blocks.py); offset and sizes are then those of what travels.
 What numbers mean for the kinds:
@@ -35,6 +36,8 @@ CHUNK_BYTES = 512 * 1024
 
 _HEADER = struct.Struct(f"<BBBBhBxIIIIIIQQ{MAX_DIMENSIONS}q")
 HEADER_BYTES = _HEADER.size
+_LEAVES_OUT_ZEROS, _CHANNELS_LAST = 1, 2  # bits of one number of it
+IMAGE_DIMENSIONS = 4
 SIZE = struct.Struct("<I")  # of a message, before it
 
 # The element types that cross the wire: name, bytes of one element. The position is the code in the header.
@@ -104,6 +107,7 @@ class FrameHeader:
 
     dtype: of the tensor. wire_dtype: of its bytes, the same unless it travels narrowed. exponent: of the power of two by
     which what arrives is multiplied. total_bytes: of the whole frame, as it travels. leaves_out_zeros: blocks of them.
+    channels_last: of a shape [batch, channels, height, width], whose elements come pixel by pixel.
     """
 
     key: FrameKey
@@ -115,6 +119,7 @@ class FrameHeader:
     wire_dtype: str
     exponent: int = 0
     leaves_out_zeros: bool = False
+    channels_last: bool = False
 
     @property
     def tensor_bytes(self) -> int:
@@ -129,7 +134,7 @@ class FrameHeader:
             DTYPE_CODES[self.wire_dtype],
             len(self.shape),
             self.exponent,
-            self.leaves_out_zeros,
+            self.leaves_out_zeros * _LEAVES_OUT_ZEROS | self.channels_last * _CHANNELS_LAST,
             self.epoch,
             self.key.round,
             self.key.micro_batch,
@@ -155,11 +160,14 @@ def unpack_header(message: bytes | memoryview, message_bytes: int | None = None)
     message_bytes = len(message) if message_bytes is None else message_bytes
     if min(message_bytes, len(message)) < HEADER_BYTES:
         raise ValueError(f"a frame of {message_bytes} bytes has no header")
-    kind, dtype_code, wire_code, ndim, exponent, zeros, epoch, *numbers = _HEADER.unpack_from(message)
+    kind, dtype_code, wire_code, ndim, exponent, form, epoch, *numbers = _HEADER.unpack_from(message)
     round_number, micro_batch, tensor_index, first, end, offset, total, *dims = numbers
     known = kind in FrameKind.__members__.values() and max(dtype_code, wire_code) < len(DTYPES)
-    if not known or ndim > MAX_DIMENSIONS or zeros > 1:
+    if not known or ndim > MAX_DIMENSIONS or form > _LEAVES_OUT_ZEROS | _CHANNELS_LAST:
         raise ValueError(f"a frame of unknown kind {kind}, element type {dtype_code} or {ndim} dimensions")
+    zeros, channels_last = bool(form & _LEAVES_OUT_ZEROS), bool(form & _CHANNELS_LAST)
+    if channels_last and ndim != IMAGE_DIMENSIONS:
+        raise ValueError(f"a frame says that {ndim} dimensions lie channels last")
     shape = tuple(dims[:ndim])
     dtype, wire_dtype = DTYPES[dtype_code][0], DTYPES[wire_code][0]
     if wire_dtype != dtype and (dtype, wire_dtype) not in NARROWINGS:
@@ -182,5 +190,6 @@ def unpack_header(message: bytes | memoryview, message_bytes: int | None = None)
         total_bytes=total,
         wire_dtype=wire_dtype,
         exponent=exponent,
-        leaves_out_zeros=bool(zeros),
+        leaves_out_zeros=zeros,
+        channels_last=channels_last,
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from .frames import CHUNK_BYTES, HEADER_BYTES, FrameHeader, FrameKey, tensor_bytes, unpack_header
+from .frames import CHUNK_BYTES, HEADER_BYTES, IMAGE_DIMENSIONS, FrameHeader, FrameKey, tensor_bytes, unpack_header
 from .tensor_blocks import put_zero_blocks_back, without_zero_blocks
 from .tensor_narrowing import Narrowed, narrowed
 
@@ -26,6 +26,8 @@ _DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.complex64: "complex64",
     torch.complex128: "complex128",
 }
+# From [batch, channels, height, width] to what lies pixel by pixel, and back.
+_BY_PIXEL, _BY_CHANNEL = (0, 2, 3, 1), (0, 3, 1, 2)
 _DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 
 
@@ -45,7 +47,8 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 class OutgoingFrame:
     """A tensor on its way out, cut into chunks as they are asked for.
 
-    The tensor must not change until the last chunk is taken. On a GPU, or where it is not contiguous, it is copied first.
+    The tensor must not change until the last chunk is taken. On a GPU, or where it is neither contiguous nor of images that lie
+    channels last, it is copied first.
     wire_dtype: how a float32 tensor travels, "bfloat16" or "float16"; None for as it is. taken: called with the last chunk.
     leave_out_zeros: blocks of them, where there are many.
     """
@@ -64,7 +67,9 @@ class OutgoingFrame:
         source = tensor.detach()
         self._travelling = narrowed(source, wire_dtype)  # where it is: a GPU then has half as much to copy
         part = self._travelling.tensor
-        self._tensor = (part.cpu() if part.is_cuda else part).contiguous()
+        part = part.cpu() if part.is_cuda else part
+        self._channels_last = _lies_channels_last(part)
+        self._tensor = part.permute(_BY_PIXEL) if self._channels_last else part.contiguous()
         self.key = key
         self._dtype = dtype_name(source.dtype)
         self._wire_dtype = dtype_name(part.dtype)
@@ -102,6 +107,7 @@ class OutgoingFrame:
             self._wire_dtype,
             self._travelling.exponent,
             self._leaves_out_zeros,
+            self._channels_last,
         )
         message = b"".join((header.pack(), self._bytes[self._offset : end]))
         self._offset = end
@@ -160,7 +166,12 @@ class IncomingFrame:
         """
         if self._header.leaves_out_zeros:
             put_zero_blocks_back(np.frombuffer(self._view, dtype=np.uint8), self._storage.numpy())
-        travelled = self._storage.view(_DTYPES[self._header.wire_dtype]).reshape(self._header.shape)
+        shape = self._header.shape
+        travelled = self._storage.view(_DTYPES[self._header.wire_dtype])
+        if self._header.channels_last:
+            travelled = travelled.reshape([shape[dimension] for dimension in _BY_PIXEL]).permute(_BY_CHANNEL)
+        else:
+            travelled = travelled.reshape(shape)
         return Narrowed(travelled, self._header.exponent).widened(_DTYPES[self._header.dtype])
 
 
@@ -173,7 +184,14 @@ def _form(header: FrameHeader) -> tuple[object, ...]:
         header.wire_dtype,
         header.exponent,
         header.leaves_out_zeros,
+        header.channels_last,
     )
+
+
+def _lies_channels_last(tensor: torch.Tensor) -> bool:
+    """Of images whose elements lie one way only if they lie so: not those of one pixel or one channel."""
+    is_of_images = tensor.dim() == IMAGE_DIMENSIONS
+    return is_of_images and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 def decode_frame(messages: Iterator[bytes]) -> torch.Tensor:

@@ -17,6 +17,7 @@ import pytest
 from edgeswarm.errors import EdgeswarmError, ExitCode
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
+from edgeswarm.wire.version import PROTOCOL_VERSION
 from edgeswarm_coordinator.agents import AgentLink
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 
@@ -121,7 +122,7 @@ def test_an_agent_of_another_version_is_named(desk: Desk) -> None:
     with another_b(desk, "--worker-port", "0", at_start=ANOTHER_VERSION):
         message = failed(desk, desk.train(FaultyJob(), groups=ON_B))
         assert message.startswith(f"error: {node_id} runs edgeswarm")
-        assert "(protocol 99), this machine speaks protocol 1" in message
+        assert f"(protocol 99), this machine speaks protocol {PROTOCOL_VERSION}" in message
         assert "Install the same version" in message
 
 

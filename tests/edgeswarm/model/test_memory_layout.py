@@ -109,6 +109,18 @@ def test_weights_and_inputs_lie_as_the_kernels_want_them() -> None:
     assert plain.arranged(IMAGES)[0] is IMAGES[0]
 
 
+def test_a_stage_in_the_models_own_layout_gets_all_in_it_from_one_with_another() -> None:
+    graph, tensors = graph_of(Net(viewed, 384))
+    plain, fast = (StageModule(graph, tensors, fast_layout=fast) for fast in (False, True))
+    lying_last = arranged(IMAGES[0])
+    assert not lying_last.is_contiguous()
+    for got in (plain.arranged([lying_last])[0], plain.arranged_gradient(lying_last)):
+        assert got.is_contiguous()
+        assert torch.equal(got, lying_last)
+    assert fast.arranged([lying_last])[0] is lying_last
+    assert fast.arranged_gradient(lying_last) is lying_last
+
+
 def test_one_pixel_and_one_channel_are_arranged_too() -> None:
     """Any strides are right for these; kernels are chosen by them."""
     for shape in ((4, 6, 1, 1), (6, 1, 3, 3)):

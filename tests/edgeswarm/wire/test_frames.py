@@ -73,6 +73,29 @@ def test_parts_of_a_tensor_are_sent_as_they_look() -> None:
         assert torch.equal(decode_frame(OutgoingFrame(KEY, part, epoch=0).chunks()), part)
 
 
+@pytest.mark.parametrize("wire_dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("shape", [(3, 5, 4, 2), (3, 1, 4, 2), (3, 5, 1, 1), (0, 5, 4, 2)])
+def test_images_travel_as_they_lie(shape: tuple[int, ...], wire_dtype: str | None) -> None:
+    images = torch.arange(128).remainder(100).float()[: torch.Size(shape).numel()].reshape(shape)
+    for tensor in (
+        images,
+        images.to(memory_format=torch.channels_last),
+        images.to(memory_format=torch.channels_last)[1:],
+    ):
+        arrived = decode_frame(OutgoingFrame(KEY, tensor, epoch=0, wire_dtype=wire_dtype, chunk_bytes=24).chunks())
+        assert torch.equal(arrived, tensor)
+        assert arrived.is_contiguous() == tensor.is_contiguous()
+
+
+def test_images_that_lie_channels_last_are_not_copied() -> None:
+    images = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    frame = OutgoingFrame(KEY, images, epoch=0)
+    images[1, 2, 3, 4] = 7.0
+    arrived = decode_frame(frame.chunks())
+    assert arrived[1, 2, 3, 4] == 7.0
+    assert arrived.stride() == images.stride()
+
+
 def test_chunks_may_come_in_any_order() -> None:
     tensor = torch.arange(100)
     messages = list(OutgoingFrame(KEY, tensor, epoch=0, chunk_bytes=96).chunks())[::-1]
@@ -89,6 +112,8 @@ def test_a_header_says_everything() -> None:
     assert unpack_header(header.pack()) == header
     without_zeros = replace(header, offset=7, total_bytes=15, leaves_out_zeros=True)
     assert unpack_header(without_zeros.pack()) == without_zeros
+    images = replace(without_zeros, shape=(1, 2, 4, 1), channels_last=True)
+    assert unpack_header(images.pack()) == images
 
 
 @pytest.mark.parametrize(
@@ -101,6 +126,7 @@ def test_a_header_says_everything() -> None:
         (FrameHeader(KEY, 0, "float32", (-4, 2), 0, 32, "float32").pack(), "bytes for shape"),
         (FrameHeader(KEY, 0, "int64", (4, 2), 0, 16, "float16").pack(), "int64 travels as float16"),
         (FrameHeader(KEY, 0, "float32", (4, 2), 0, 32, "float32", 0, True).pack(), "says 32 bytes"),
+        (FrameHeader(KEY, 0, "float32", (4, 2), 0, 32, "float32", channels_last=True).pack(), "2 dimensions lie"),
         (FrameHeader(KEY, 0, "float32", (1 << 15, 1 << 16), 0, 9, "float32", 0, True).pack(), "says 9 bytes"),
         (FrameHeader(KEY, 0, "float32", (4, 2), 0, 16, "float16", 127).pack(), r"2 \*\* 127"),
         (FrameHeader(KEY, 0, "float32", (4, 2), 0, 16, "float16", 32767).pack(), r"2 \*\* 32767"),
