@@ -44,6 +44,8 @@ SLOWER_WITH_IT = "the round is no faster with it"
 # its own, 24 MB for all of MobileNetV2, and its blocks leave gaps for the others: a stage of MobileNetV2 held 107 MiB with 683
 # samples every time, and 139 with 683 and 682 by turns.
 _WORTH_OF_ONE_SIZE = 0.01
+# Of the search's effort once more, for what begins with the program's groups and their layers shared anew.
+_FROM_CUTS_ANEW = 0.3
 # Of the search's effort once more, for what is left to do with the plan that was found.
 _LAST_PART = 0.05
 
@@ -72,12 +74,21 @@ def plan_by_search(
     judge = Judge(problem, budget=effort.budget)
     local = LocalSearch(moves, estimator, judge)
 
-    whole = [moves.realise(outline) for outline in _outlines(problem, first, effort.sketches)]
+    sketched = _outlines(problem, first, effort.sketches)
+    whole = [moves.realise(outline) for outline in sketched]
     starts = [candidate for candidate in whole if candidate is not None]
     given = [canonical(problem, candidate_of(problem, plan)) for plan in seeds]
     found = Ranking(local, effort).run(starts, given)
     if found is None:
         return None
+    # The program weighs cuts by a formula, looks at some of them alone, and at the best groups by these.
+    cut_anew = dict.fromkeys(filter(None, map(moves.cut_anew, sketched)))
+    others = [candidate for candidate in map(moves.realise, cut_anew) if candidate is not None]
+    less = replace(effort, budget=effort.budget * _FROM_CUTS_ANEW)
+    second = Judge(problem, budget=less.budget)
+    better = Ranking(LocalSearch(moves, estimator, second), less).run(others, [found[0]])
+    if better is not None and better[1] < found[1]:
+        found, judge = better, second
     if micro_batch is None:
         found = of_one_size(judge, *found)
     found = with_fewer_held(Judge(problem, budget=effort.budget * _LAST_PART), *found)

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator
 
 from .alignment import aligned
+from .balanced_cuts import BalancedCuts
 from .candidate import Candidate, CandidateStage, Outline, fewer_in_flight, usual_in_flight
 from .problem import SearchProblem
 from .sample_shares import SampleSharing
@@ -31,6 +32,7 @@ class Moves:
         self.sharing = sharing
         self.sizes = sizes
         self._work_before = _work_before(problem)
+        self._balance = BalancedCuts(problem, speed=self._speed)
         self._uneven = len({rate for row in problem.links for rate in row if math.isfinite(rate)}) > 1
 
     def realise(self, outline: Outline) -> Candidate | None:
@@ -224,10 +226,7 @@ class Moves:
         if end - begin < 2:
             return set()
         work = self._work_before
-        speeds = [
-            sum(1.0 / max(float(work[self.problem.class_of[device]][-1]), 1e-300) for device in group)
-            for group in (first, second)
-        ]
+        speeds = [sum(map(self._speed, group)) for group in (first, second)]
         mean = work[self.problem.class_of[first[0]]]
         wanted = mean[begin] + (mean[end] - mean[begin]) * speeds[0] / sum(speeds)
         inside = range(begin + 1, end)
@@ -235,6 +234,16 @@ class Moves:
         near = [cut for cut in inside if abs(mean[cut] - wanted) <= 0.2 * (mean[end] - mean[begin])] or [balanced]
         ends = {begin + 1, end - 1} if self.problem.layer_count <= FEW_LAYERS else set()
         return {balanced, min(near, key=lambda cut: (self.problem.cut_bytes[cut], abs(cut - balanced))), *ends}
+
+    def _speed(self, device: int) -> float:
+        """In mini-batches of the whole model per second."""
+        return 1.0 / max(float(self._work_before[self.problem.class_of[device]][-1]), 1e-300)
+
+    def cut_anew(self, outline: Outline) -> Outline | None:
+        """The same groups with the layers shared among them anew: one cut at a time may lead there by way of worse plans."""
+        groups = outline.groups
+        cuts = self._balance.cuts(groups, outline.micro_batch) if len(groups) > 1 else None
+        return None if cuts is None else Outline(outline.micro_batch, cuts, groups, usual_in_flight(len(groups)))
 
     def _sizes(self, outline: Outline) -> Iterator[Outline]:
         """Micro-batches of about half and twice the samples, and of those next to them in `sizes`."""
