@@ -45,7 +45,7 @@ SLOWER_WITH_IT = "the round is no faster with it"
 # samples every time, and 139 with 683 and 682 by turns.
 _WORTH_OF_ONE_SIZE = 0.01
 # Of the search's effort once more, for what begins with the program's groups and their layers shared anew.
-_FROM_CUTS_ANEW = 0.3
+_FROM_CUTS_ANEW = 0.1
 # Of the search's effort once more, for what is left to do with the plan that was found.
 _LAST_PART = 0.05
 
