@@ -39,6 +39,9 @@ LOOK_AT_EVERY_CUT = ("pipeline", "asteroid", "gpipe")
 # How often a plan is made again with what its links and its all-reduce take, which are known for a whole plan only.
 MOST_TRIES = 4
 
+# Devices with which a search goes first for samples at hand: with more of them one search alone takes most of a minute.
+MOST_SEARCHED_TWICE = 16
+
 # Tried one after another where no pipeline with K_p micro-batches in flight fits memory.
 FEWER_IN_FLIGHT = (3, 2, 1)
 
@@ -88,7 +91,7 @@ def _edgeswarm(instance: PlanningInstance, sizes: tuple[int, ...]) -> Plan | Non
     """One size is one that was asked for; where there are several, the search chooses among all."""
     micro_batch = sizes[0] if len(sizes) == 1 else None
     seeds = seed_plans(instance, sizes)
-    if instance.data_source is not None:
+    if instance.data_source is not None and len(instance.devices) <= MOST_SEARCHED_TWICE:
         # A round with a data source takes twice as long to simulate, so that the search sees half as much; and mostly the source
         # isn't what a plan is chosen by.
         at_hand = plan_by_search(replace(instance, data_source=None), micro_batch=micro_batch, seeds=seeds)

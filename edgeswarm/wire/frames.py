@@ -6,7 +6,7 @@ its size, that of the header included, in the four bytes before it:
     | size | header, 112 bytes | bytes [offset, offset + n) of the tensor |
 
 Every chunk carries the whole header, so that chunks of frames of different priority may alternate on one stream.
-The tensor is row-major, or as it lies where that is images channels last: turning them over costs more than sending them.
+The tensor is row-major, or as it lies where that is images channels last: turning them over would cost both ends a copy.
 The bytes may be of a narrower element type than the tensor: it is wire_element * 2 ** exponent (see tensor_narrowing.py).
 Blocks of zeros may be left out of them (see tensor_blocks.py); offset and sizes are then those of what travels.
 What numbers mean for the kinds:
