@@ -57,7 +57,9 @@ def instance_again(then: PlanningInstance, prepared: PreparedModel, *, profiles:
         )
         for device in then.devices
     ]
-    return planning_instance(facts, devices=devices, profiles=profiles, name=then.name)[0]
+    there = () if then.data_source is None else then.data_source.on_its_machine
+    here = [device.name for device, is_there in zip(then.devices, there, strict=False) if is_there]
+    return planning_instance(facts, devices=devices, profiles=profiles, name=then.name, here=here)[0]
 
 
 def median_profiles(found: Sequence[Profiles]) -> Profiles:

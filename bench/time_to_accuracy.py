@@ -3,10 +3,11 @@
     python -m bench.time_to_accuracy --folder DIR --task cnn --task mobilenet_v2
     python -m bench.time_to_accuracy --folder DIR --report
 
-Environment C at 100 Mbit/s, in turns; profiles are there already, as they are the second time that somebody trains a model. Each
-repeat has a seed of its own, for all methods: epochs to an accuracy are a matter of luck. An epoch is whole mini-batches. One
-JSON file a task, written after each run; what was broken off goes on where it was, on a machine with the same processor
-(bench/kept_document.py). Needs root and nothing else at work.
+Environment C at 100 Mbit/s, in turns; profiles are there already, as they are the second time that somebody trains a model. A
+peer computes as many samples at once, in that layout of images, as made a few of its rounds quickest. Each repeat has a seed of
+its own, for all methods: epochs to an accuracy are a matter of luck. An epoch is whole mini-batches. One JSON file a task,
+written after each run; what was broken off goes on where it was, on a machine with the same processor (bench/kept_document.py).
+Needs root and nothing else at work.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from bench.kept_document import KeptDocument
 from bench.measuring import Report, Spread, folder_arguments, say
 from bench.origin import origin, remark, remarks
 from bench.peers.balance import shares_by_speed
-from bench.peers.launch import run_script
+from bench.peers.launch import run_peer, run_script
+from bench.peers.settings import PeerSettings
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -36,12 +38,13 @@ from edgeswarm.errors import EdgeswarmError
 from edgeswarm_coordinator.controller import TrainOptions, train
 from edgeswarm_coordinator.events import EvaluationDone, Event
 
-FORMAT = "edgeswarm-accuracy/1"
+FORMAT = "edgeswarm-accuracy/2"
 # The target of each task, and samples of a mini-batch; as bench/jobs/digits.py has them.
 TASKS = {"cnn": (0.97, 64), "mobilenet_v2": (0.95, 128)}
 ENVIRONMENT, MBPS = "C", 100.0
 METHODS = ("edgeswarm", "single device", "DDP, shares by speed")
-MICRO_BATCH = 32
+MICRO_BATCHES = (16, 32, 64, 128)
+TRIAL_ROUNDS = 5
 REPEATS = 3
 _LIMIT_SECONDS = 900.0
 
@@ -67,6 +70,10 @@ class TaskMeasurement:
         return [(repeat, name) for repeat in range(self._repeats) for name in METHODS if (repeat, name) not in done]
 
     def run(self) -> None:
+        if self.document["format"] != FORMAT:
+            raise SystemExit(
+                f"{self._kept.path} was measured in another way ({self.document['format']}): move it away."
+            )
         if not self.missing():
             return
         folder = self._kept.path.with_suffix(".work")
@@ -80,6 +87,12 @@ class TaskMeasurement:
             )
             say(f"{self._task}: profiles")
             profile_in_turn(cluster, options)
+            if "peers" not in self.document:
+                tuned = {
+                    name: tuned_peer(bed, cluster, name, self._task, folder / f"tuned-{place}")
+                    for place, name in enumerate(METHODS[1:])
+                }
+                self._kept.keep(peers={name: asdict(settings) for name, settings in tuned.items()})
             for repeat, method in self.missing():
                 say(f"{self._task}: {method}, {repeat + 1} of {self._repeats}")
                 number = f"run-{len(self.document['runs'])}"
@@ -87,7 +100,8 @@ class TaskMeasurement:
                 if method == METHODS[0]:
                     told = _train(cluster, replace(options, seed=seed), folder / number)
                 else:
-                    told = _run_peer(bed, cluster, method, self._task, folder / number, seed=seed)
+                    settings = PeerSettings(**self.document["peers"][method])
+                    told = _run_peer(bed, cluster, settings, self._task, folder / number, seed=seed)
                 self.document["runs"].append({"repeat": repeat, "method": method, "seed": seed, **origin(), **told})
                 self._kept.keep()
 
@@ -116,21 +130,64 @@ def _train(cluster: BedCluster, options: TrainOptions, folder: Path) -> dict[str
     }
 
 
-def _run_peer(
-    bed: EmulatedLan, cluster: BedCluster, method: str, task: str, folder: Path, *, seed: int
-) -> dict[str, Any]:
+def tuned_peer(bed: EmulatedLan, cluster: BedCluster, method: str, task: str, folder: Path) -> PeerSettings:
+    """The settings that are quickest in a few rounds. Raises RuntimeError where none runs."""
+    seconds: dict[int, float] = {}
+    choices = settings_to_try(method, task, {device.name: device.cores for device in bed.environment.devices})
+    for number, settings in enumerate(choices):
+        words = settings.words(task, TASKS[task][1], rounds=TRIAL_ROUNDS, seconds=_LIMIT_SECONDS)
+        with cluster.paused():
+            done = run_peer(
+                bed,
+                settings.script,
+                settings.devices,
+                *words,
+                "--trial",
+                folder=folder / str(number),
+                limit_seconds=_LIMIT_SECONDS,
+            )
+        layout = "channels last" if settings.channels_last else "channel by channel"
+        took = statistics.median(done.round_seconds) if not done.problem else math.inf
+        say(f"{task}: {method}, {settings.micro_batch} at once, {layout}: {done.problem or f'{took:.3f} s'}")
+        seconds[number] = took
+    best = min(seconds, key=lambda number: seconds[number])
+    if math.isinf(seconds[best]):
+        raise RuntimeError(f"{method} can't train {task} with any setting")
+    return choices[best]
+
+
+def settings_to_try(method: str, task: str, cores: Mapping[str, float]) -> list[PeerSettings]:
+    """Both layouts, and all micro-batches up to one that holds the largest share. cores: of each device."""
     mini_batch = TASKS[task][1]
-    cores = {device.name: device.cores for device in bed.environment.devices}
-    devices = [max(cores, key=lambda name: cores[name])] if method == METHODS[1] else list(cores)
-    # Both models are faster so.
-    words: list[object] = ["--channels-last", "--model", task, "--mini-batch", mini_batch, "--micro-batch", MICRO_BATCH]
-    words += ["--seed", seed]
-    if len(devices) > 1:
-        words += ["--shares", ",".join(map(str, shares_by_speed(mini_batch, list(cores.values()))))]
+    if method == METHODS[1]:
+        devices, shares = [max(cores, key=lambda name: cores[name])], [mini_batch]
+    else:
+        devices, shares = list(cores), shares_by_speed(mini_batch, list(cores.values()))
+    options = {"shares": ",".join(map(str, shares))} if len(devices) > 1 else {}
+    return [
+        PeerSettings("to_accuracy", devices, micro_batch, options, channels_last)
+        for channels_last in (True, False)
+        for micro_batch in MICRO_BATCHES
+        if micro_batch < 2 * max(shares)
+    ]
+
+
+def _run_peer(
+    bed: EmulatedLan, cluster: BedCluster, settings: PeerSettings, task: str, folder: Path, *, seed: int
+) -> dict[str, Any]:
+    words = settings.words(task, TASKS[task][1], rounds=1, seconds=_LIMIT_SECONDS)  # it ends by its accuracy
     started = time.time()
     with cluster.paused():
         log, problem = run_script(
-            bed, "to_accuracy", devices, *words, folder=folder, limit_seconds=_LIMIT_SECONDS, start_is_timed=True
+            bed,
+            settings.script,
+            settings.devices,
+            *words,
+            "--seed",
+            seed,
+            folder=folder,
+            limit_seconds=_LIMIT_SECONDS,
+            start_is_timed=True,
         )
     if problem:
         return {"problem": problem}
@@ -166,7 +223,7 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
         for method in METHODS:
             runs = [told for told in document["runs"] if told["method"] == method]
             ends = [(told, end) for told in runs if (end := reached(told, document["target"])) is not None]
-            head = (document["task"], f"{document['target']:.0%}", method)
+            head = (document["task"], f"{document['target']:.0%}", method + _settings(document, method))
             if not ends:
                 told = next(
                     (str(told["problem"]) for told in runs if "problem" in told), "not reached" if runs else "not yet"
@@ -187,6 +244,14 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
         table.data[document["task"]] = medians
     table.remarks += remarks({document["task"]: remark(document["runs"]) for document in documents})
     return table
+
+
+def _settings(document: Mapping[str, Any], method: str) -> str:
+    """`, 64 at once, channels last`, where a peer's were tried."""
+    settings = document.get("peers", {}).get(method)
+    if settings is None:
+        return ""
+    return f", {settings['micro_batch']} at once{', channels last' if settings['channels_last'] else ''}"
 
 
 def main() -> int:

@@ -297,7 +297,8 @@ class Command:
             progress=self.progress,
             supervision=self.supervision,
         )
-        profiles = measuring.profiles(facts, links=links, places=self.places(links))
+        places = self.places(links)
+        profiles = measuring.profiles(facts, links=links, places=places)
         if renews_workers:
             self.devices.renew_workers(measuring.measured_on)
         instance, warnings = planning_instance(
@@ -305,6 +306,7 @@ class Command:
             devices=[link.device for link in links.values()],
             profiles=profiles,
             name=options.job_name,
+            here=[node_id for node_id, place in places.items() if place.on_this_machine],
         )
         for message in warnings:
             self.progress.warn(message)

@@ -23,14 +23,21 @@ from edgeswarm.wire.v1 import agent_pb2
 
 @dataclass(frozen=True)
 class Place:
-    """Where a device is. host: as the coordinator reached it. own_host: the coordinator's address as seen from there."""
+    """Where a device is. host: as the coordinator reached it. own_host: the coordinator's address as seen from there, the same
+    as the host where that is an address of the coordinator's own machine.
+    """
 
     host: str
     own_host: str
 
     @property
+    def by_loopback(self) -> bool:
+        return is_loopback(self.host) or is_loopback(self.own_host)
+
+    @property
     def on_this_machine(self) -> bool:
-        return is_loopback(self.host)
+        """At an address of the coordinator's machine, whichever."""
+        return self.by_loopback or self.host == self.own_host
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ def place_of(address: str, *, own_host: str) -> Place:
 
 def host_seen_from(viewer: Place, target: Place) -> str:
     """The host by which a device at `viewer` reaches the device at `target`."""
-    return viewer.own_host if target.on_this_machine and not viewer.on_this_machine else target.host
+    return viewer.own_host if target.by_loopback and not viewer.by_loopback else target.host
 
 
 def hosts_between(sender: Place, receiver: Place) -> tuple[str, str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from edgeswarm.config import host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.profile import (
@@ -18,7 +17,6 @@ from edgeswarm.profile import (
 )
 
 from .alike_processors import with_alike_parts
-from .deployment import is_loopback
 from .device import Device
 from .device_fit import DeviceFit, fit_device
 from .model_facts import ModelFacts, ServedSamples, model_costs
@@ -40,11 +38,12 @@ REDUCE_BYTES = 7 << 20
 
 
 def planning_instance(
-    facts: ModelFacts, *, devices: Sequence[Device], profiles: Profiles, name: str
+    facts: ModelFacts, *, devices: Sequence[Device], profiles: Profiles, name: str, here: Collection[str] = ()
 ) -> tuple[PlanningInstance, list[str]]:
     """The planner's input, and warnings about devices that are left out since not even one sample fits some layer. Pure.
 
-    All curves and links must have been measured. Raises EdgeswarmError (NO_PLAN_FITS) when no device is left.
+    here: node ids of agents on this machine. All curves and links must have been measured. Raises EdgeswarmError (NO_PLAN_FITS)
+    when no device is left.
     """
     largest = batch_sizes_to_profile(facts.batch_size)[-1]
     stages = checked_stages(facts)
@@ -135,7 +134,7 @@ def planning_instance(
             reduce_bytes=REDUCE_BYTES,
         ),
         name=name,
-        data_source=None if facts.served is None else _data_source(facts.served, profiles, usable),
+        data_source=None if facts.served is None else _data_source(facts.served, profiles, usable, here=here),
     )
     return instance, [f"Left out: {misfit}." for misfit in misfits]
 
@@ -171,15 +170,20 @@ def _network(profiles: Profiles, names: Sequence[str]) -> Network:
     )
 
 
-def _data_source(served: ServedSamples, profiles: Profiles, devices: Sequence[Device]) -> DataSource:
+def _data_source(
+    served: ServedSamples, profiles: Profiles, devices: Sequence[Device], *, here: Collection[str]
+) -> DataSource:
     """This machine, by the links from it as they were measured.
 
     Its card, which all of them share, is as fast as the fastest of them; those to agents on this machine don't go over it.
     """
     inward = [profiles.links[DATA_SOURCE, device.node_id].bandwidth_bytes_per_second for device in devices]
-    over_card = [
-        rate for rate, device in zip(inward, devices, strict=True) if not is_loopback(host_and_port(device.address)[0])
-    ]
+    on_its_machine = tuple(device.node_id in here for device in devices)
+    over_card = [rate for rate, is_here in zip(inward, on_its_machine, strict=True) if not is_here]
     return DataSource(
-        tuple(inward), egress=max(over_card or inward), label_bytes=served.label_bytes, input_bytes=served.input_bytes
+        tuple(inward),
+        egress=max(over_card or inward),
+        label_bytes=served.label_bytes,
+        input_bytes=served.input_bytes,
+        on_its_machine=on_its_machine,
     )

@@ -202,17 +202,25 @@ class DataSource:
     """The machine that serves the samples, where devices don't have them already; it takes part in no stage by itself.
 
     bandwidth[device]: bytes per second from it to each device, in the order of devices. egress: bytes per second of its
-    own card, which all its transfers share. label_bytes: what the last stage gets of one sample. input_bytes: what the
-    first stage gets of one, None for as much as the model's own input.
+    own card, which its transfers share. label_bytes: what the last stage gets of one sample. input_bytes: what the
+    first stage gets of one, None for as much as the model's own input. on_its_machine[device]: an agent runs there, too, and what
+    it gets doesn't go over the card; none does where it is left empty.
     """
 
     bandwidth: tuple[float, ...]
     egress: float
     label_bytes: int = 0
     input_bytes: int | None = None
+    on_its_machine: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bandwidth", tuple(self.bandwidth))
+        object.__setattr__(self, "on_its_machine", tuple(self.on_its_machine) or (False,) * len(self.bandwidth))
+        if len(self.on_its_machine) != len(self.bandwidth):
+            raise ValueError(
+                f"the data source's bandwidth is for {len(self.bandwidth)} devices, its on_its_machine for "
+                f"{len(self.on_its_machine)}"
+            )
         if not self.egress > 0 or any(not value > 0 for value in self.bandwidth):
             raise ValueError("a bandwidth of the data source is not above 0")
         if self.label_bytes < 0 or (self.input_bytes or 0) < 0:
@@ -356,7 +364,11 @@ class PlanningInstance:
         rows = self.network.bandwidth
         source = self.data_source
         if source is not None:
-            source = replace(source, bandwidth=tuple(source.bandwidth[place] for place in places))
+            source = replace(
+                source,
+                bandwidth=tuple(source.bandwidth[place] for place in places),
+                on_its_machine=tuple(source.on_its_machine[place] for place in places),
+            )
         return PlanningInstance(
             model=self.model,
             profiles=self.profiles,

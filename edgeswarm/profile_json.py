@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import fields as dataclass_fields
 
@@ -85,7 +86,11 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
             ),
             **_where_known(on_top=_unless_usual(instance.training.on_top, TrainingSettings.on_top)),
         },
-        **({} if instance.data_source is None else {"data_source": _source_to_json(instance.data_source)}),
+        **(
+            {}
+            if instance.data_source is None
+            else {"data_source": _source_to_json(instance.data_source, instance.device_names)}
+        ),
     }
 
 
@@ -116,7 +121,7 @@ def instance_from_json(document: object) -> PlanningInstance:
             network=_network_from_json(fields.section("network"), len(devices)),
             training=_training_from_json(fields.section("training")),
             name=fields.text("name", default=""),
-            data_source=_source_from_json(fields.optional_section("data_source"), len(devices)),
+            data_source=_source_from_json(fields.optional_section("data_source"), [device.name for device in devices]),
         )
     except ValueError as error:
         raise _invalid(str(error)) from None
@@ -168,30 +173,43 @@ def _overheads_from_json(fields: Fields | None) -> Overheads:
     )
 
 
-def _source_to_json(source: DataSource) -> dict[str, object]:
+def _source_to_json(source: DataSource, devices: Sequence[str]) -> dict[str, object]:
+    there = [name for name, is_there in zip(devices, source.on_its_machine, strict=True) if is_there]
     return {
         "bandwidth_bytes_per_second": list(source.bandwidth),
         "egress_bytes_per_second": source.egress,
         "label_bytes": source.label_bytes,
         **({} if source.input_bytes is None else {"input_bytes": source.input_bytes}),
+        **({"on_its_machine": there} if there else {}),
     }
 
 
-def _source_from_json(fields: Fields | None, device_count: int) -> DataSource | None:
-    """`bandwidth_bytes_per_second` may be one number, for every device; the card has its fastest where it isn't said."""
+def _source_from_json(fields: Fields | None, devices: Sequence[str]) -> DataSource | None:
+    """`bandwidth_bytes_per_second` may be one number, for every device; the card has its fastest where it isn't said.
+
+    on_its_machine: names of devices.
+    """
     if fields is None:
         return None
     key = "bandwidth_bytes_per_second"
     if isinstance(fields.values.get(key), list):
         bandwidth = fields.numbers(key, minimum=0)
     else:
-        bandwidth = (fields.number(key, minimum=0),) * device_count
+        bandwidth = (fields.number(key, minimum=0),) * len(devices)
+    there = fields.texts("on_its_machine", optional=True)
+    for name in there:
+        if name not in devices:
+            raise fields.error(f"on_its_machine names {name!r}, which is no device of the instance")
+    over_card = [rate for rate, name in zip(bandwidth, devices, strict=False) if name not in there]
     try:
         return DataSource(
             bandwidth=bandwidth,
-            egress=fields.number("egress_bytes_per_second", minimum=0, default=max(bandwidth, default=1.0)),
+            egress=fields.number(
+                "egress_bytes_per_second", minimum=0, default=max(over_card or bandwidth, default=1.0)
+            ),
             label_bytes=fields.integer("label_bytes", minimum=0, default=0),
             input_bytes=fields.optional_integer("input_bytes", minimum=0),
+            on_its_machine=tuple(name in there for name in devices) if there else (),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None

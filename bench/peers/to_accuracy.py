@@ -1,7 +1,8 @@
 """A plain loop, or DistributedDataParallel with shares by speed, until a test accuracy is reached (bench/jobs/digits.py).
 
 The same model, optimizer and mini-batches of the same size as edgeswarm's job; after each epoch rank 0 tests.
-It prints a line of JSON an epoch: seconds of training so far, when (time.time()), and the accuracy.
+It prints a line of JSON an epoch: seconds of training so far, when (time.time()), and the accuracy; on trial none of that, but
+what other peers print of a few rounds (rounds.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.peers.rounds import arguments, join, laid_out, memory_format
+from bench.peers.rounds import arguments, join, laid_out, memory_format, time_rounds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "jobs"))  # where jobs find it, too
 
@@ -28,6 +29,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--shares", default="", help="samples of each rank, with commas; none for a device alone")
     parser.add_argument("--seed", type=int, default=1, help="of the initial weights and of the samples' order")
+    parser.add_argument("--trial", action="store_true", help="times some rounds instead")
     given = parser.parse_args()
     join(given)
     task: Task = TASKS[given.model]
@@ -53,6 +55,9 @@ def main() -> None:
                 (loss_sum(model(inputs[part]), digits[part]) * weight).backward()
         step.step()
 
+    if given.trial:
+        time_rounds(given, lambda: train_round(torch.randperm(len(inputs))[: given.mini_batch]))
+        return
     trained_seconds = 0.0
     go_on = torch.ones(1)
     orders = torch.Generator().manual_seed(given.seed)

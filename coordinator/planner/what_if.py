@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgeswarm.config import parse_bytes
@@ -121,7 +121,7 @@ def _with_cards(instance: PlanningInstance, cards: Mapping[int, float]) -> Plann
     """Links as their two cards allow, and the path between them. cards: bytes per second of the new ones, by device.
 
     A card that stays is as fast as its fastest link; where that is its only one it doesn't hold the new one up. The data
-    source's own card stays, too.
+    source's own card stays, too, unless it is that of a device on its machine.
     """
     if not cards:
         return instance
@@ -144,17 +144,34 @@ def _with_cards(instance: PlanningInstance, cards: Mapping[int, float]) -> Plann
     )
     source = instance.data_source
     if source is not None:
-        own = max(source.egress, *source.bandwidth)
-        to_devices = (
-            _rate_with_cards(
-                speed, cards_before=min(own, max(speed, fastest_in[place])), cards_now=min(own, cards[place])
-            )
-            if place in cards
-            else speed
-            for place, speed in enumerate(source.bandwidth)
-        )
-        source = replace(source, bandwidth=tuple(to_devices))
+        source = _served_with_cards(source, cards, fastest_in, alone=alone)
     return replace(instance, network=Network(instance.network.latency_seconds, rows), data_source=source)
+
+
+def _served_with_cards(
+    source: DataSource, cards: Mapping[int, float], fastest_in: Sequence[float], *, alone: bool
+) -> DataSource:
+    """What stays on the source's machine goes over no card. fastest_in: of each device's fastest link before. alone: as the
+    link of two devices doesn't tell which of their cards holds it up, neither does it where one of them is the source's.
+    """
+    there = source.on_its_machine
+    elsewhere = [place for place, is_there in enumerate(there) if not is_there]
+    own = max([source.egress, *(source.bandwidth[place] for place in elsewhere)])
+    new = min((rate for place, rate in cards.items() if there[place]), default=None)
+    is_link = alone and any(there)
+
+    def changed(place: int, speed: float) -> float:
+        if there[place] or (place not in cards and new is None):
+            return speed
+        before = max(speed, fastest_in[place])
+        source_now = new if new is not None else math.inf if is_link else own
+        device_now = cards.get(place, math.inf if is_link else before)
+        return _rate_with_cards(speed, cards_before=min(own, before), cards_now=min(source_now, device_now))
+
+    bandwidth = tuple(changed(place, speed) for place, speed in enumerate(source.bandwidth))
+    if new is None:
+        new = max([source.egress, *(bandwidth[place] for place in elsewhere if is_link)])
+    return replace(source, bandwidth=bandwidth, egress=new)
 
 
 def _rate_with_cards(rate: float, *, cards_before: float, cards_now: float) -> float:
@@ -181,8 +198,14 @@ def _with_one_more(instance: PlanningInstance, like: str) -> ChangedInstance:
     # From one to the other of the two alike: as fast as the fastest link of the one that is there.
     between = max((rows[place_of_model][other] for other in range(len(rows)) if other != place_of_model), default=0.0)
     source: DataSource | None = instance.data_source
+    served = UNKNOWN_BANDWIDTH
+    if source is not None:
+        served = source.bandwidth[place_of_model]
+        if source.on_its_machine[place_of_model]:
+            # A box of its own gets its samples over the source's card, of which nothing is known where all are on that machine.
+            served = UNKNOWN_BANDWIDTH if all(source.on_its_machine) else source.egress
     if not between:
-        between = source.bandwidth[place_of_model] if source is not None else UNKNOWN_BANDWIDTH
+        between = served
         latency = readable_seconds(instance.network.latency_seconds)
         assumptions.append(
             f"No link between two devices was measured: {between * 8 / 1e6:g} Mbit/s each way, where no .mbps says "
@@ -194,7 +217,7 @@ def _with_one_more(instance: PlanningInstance, like: str) -> ChangedInstance:
         between if place == place_of_model else bandwidth for place, bandwidth in enumerate(rows[place_of_model])
     )
     if source is not None:
-        source = replace(source, bandwidth=(*source.bandwidth, source.bandwidth[place_of_model]))
+        source = replace(source, bandwidth=(*source.bandwidth, served), on_its_machine=(*source.on_its_machine, False))
     larger = replace(
         instance,
         devices=(*instance.devices, device),

@@ -128,7 +128,7 @@ class Engine:
             place = replica.work.device
             outward = [rate for other, rate in enumerate(bandwidth[place]) if other != place]
             inward = [row[place] for other, row in enumerate(bandwidth) if other != place]
-            if source is not None:
+            if source is not None and not source.on_its_machine[place]:
                 inward.append(source.bandwidth[place])
             egress[replica.index] = _card(max(outward, default=MOST_BYTES_PER_SECOND))
             ingress[replica.index] = _card(max(inward, default=MOST_BYTES_PER_SECOND))
@@ -167,12 +167,14 @@ class Engine:
             card = _card(source.egress)
             for replica in self._replicas:
                 if replica.mine and replica.work.sample_bytes:
+                    rate = source.bandwidth[replica.work.device]
+                    is_there = source.on_its_machine[replica.work.device]
                     line = self._network.connect(
                         -1,
                         replica.index,
-                        egress=card,
-                        ingress=ingress[replica.index],
-                        bandwidth=source.bandwidth[replica.work.device],
+                        egress=_card(rate) if is_there else card,
+                        ingress=_card(rate) if is_there else ingress[replica.index],
+                        bandwidth=rate,
                         latency=latency + handling_seconds(replica.work),
                     )
                     replica.feed = self._feed(replica, line)

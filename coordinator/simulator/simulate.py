@@ -69,7 +69,8 @@ def _source_seconds(engine: Engine, instance: PlanningInstance) -> float:
         return 0.0
     sizes = [work.sample_bytes * sum(part.samples for part in work.parts if part) for work in engine.works]
     rates = [source.bandwidth[work.device] for work in engine.works]
-    return max(sum(sizes) / source.egress, *(size / rate for size, rate in zip(sizes, rates, strict=True)))
+    over_card = [size for size, work in zip(sizes, engine.works, strict=True) if not source.on_its_machine[work.device]]
+    return max(sum(over_card) / source.egress, *(size / rate for size, rate in zip(sizes, rates, strict=True)))
 
 
 def _told(

@@ -72,12 +72,14 @@ def test_a_box_elsewhere_reaches_our_own_agent_at_our_address() -> None:
     assert requests["b"].sources[0].address == "192.168.1.5:9000"
 
 
-places = st.sampled_from([HERE, NANO, Place("192.168.1.21", "192.168.1.5"), Place("::1", "::1")])
+# Our own agent, found by mDNS at this machine's address in the network.
+HERE_BY_NETWORK = Place("192.168.1.5", "192.168.1.5")
+places = st.sampled_from([HERE, HERE_BY_NETWORK, NANO, Place("192.168.1.21", "192.168.1.5"), Place("::1", "::1")])
 
 
 @given(viewer=places, target=places)
 def test_nobody_elsewhere_is_ever_told_a_loopback_address(viewer: Place, target: Place) -> None:
-    assert viewer.on_this_machine or not is_loopback(host_seen_from(viewer, target))
+    assert viewer.by_loopback or not is_loopback(host_seen_from(viewer, target))
 
 
 def test_loopback_by_name_and_by_address() -> None:
@@ -88,6 +90,16 @@ def test_loopback_by_name_and_by_address() -> None:
         False,
         False,
     ]
+
+
+def test_our_own_agent_at_this_machines_address_is_on_this_machine() -> None:
+    assert HERE_BY_NETWORK.on_this_machine
+    assert Place("desk", "127.0.0.1").on_this_machine
+    assert not NANO.on_this_machine
+    # It may be in a container, from where loopback leads nowhere.
+    assert host_seen_from(HERE_BY_NETWORK, HERE) == "192.168.1.5"
+    assert host_seen_from(HERE, HERE_BY_NETWORK) == "192.168.1.5"
+    assert host_seen_from(NANO, Place("desk", "127.0.0.1")) == "192.168.1.5"
 
 
 def test_our_own_address_towards_ourselves_is_loopback() -> None:

@@ -174,6 +174,10 @@ def test_an_agent_on_the_serving_machine_says_nothing_of_its_card() -> None:
     rates = {("nano-1", "nx-1"): 1e7, ("nx-1", "nano-1"): 2e7, (DATA_SOURCE, "nano-1"): 3e6, (DATA_SOURCE, "nx-1"): 4e9}
     found.links = {pair: Link(rate, 1e-4, 0.0) for pair, rate in rates.items()}
     facts = replace(FACTS, served=ServedSamples(input_bytes=100, label_bytes=8))
-    here = replace(NX, address="127.0.0.1:7600")
-    instance, _ = planning_instance(facts, devices=[NANO_1, here], profiles=found, name="job")
-    assert instance.data_source == DataSource((3e6, 4e9), 3e6, label_bytes=8, input_bytes=100)
+    instance, _ = planning_instance(facts, devices=[NANO_1, NX], profiles=found, name="job", here=["nx-1"])
+    assert instance.data_source == DataSource(
+        (3e6, 4e9), 3e6, label_bytes=8, input_bytes=100, on_its_machine=(False, True)
+    )
+    alone, _ = planning_instance(facts, devices=[NX], profiles=found, name="job", here=["nx-1"])
+    assert alone.data_source is not None
+    assert alone.data_source.egress == 4e9

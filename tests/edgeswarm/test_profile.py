@@ -64,8 +64,12 @@ def test_only_some_devices() -> None:
     assert turned.device_names == ("y", "x")
     assert turned.network.slowest([(0, 1)]) == 7.0
     assert instance().only(["y"]).device_names == ("y",)
-    served = replace(instance(), data_source=DataSource((5.0, 6.0), egress=7.0)).only(["y"]).data_source
-    assert served == DataSource((6.0,), egress=7.0)
+    source = DataSource((5.0, 6.0), egress=7.0, on_its_machine=(False, True))
+    assert replace(instance(), data_source=source).only(["y"]).data_source == DataSource(
+        (6.0,), egress=7.0, on_its_machine=(True,)
+    )
+    with pytest.raises(ValueError, match="bandwidth is for 2 devices, its on_its_machine for 1"):
+        replace(source, on_its_machine=(True,))
 
 
 def test_what_is_frozen_has_neither_gradient_nor_optimizer_state() -> None:

@@ -39,13 +39,21 @@ def test_what_an_instance_may_also_have_survives_json() -> None:
     first, *others = plain.model.layers
     first = replace(first, kernel_bytes=9, met_gradient_bytes=((1, 10), (4, 30)), trained_bytes=3, answered_bytes=0)
     model = replace(plain.model, layers=(first, *others), tied=(TiedCosts((0, 1), 3, 2),))
-    more = replace(plain, model=model, profiles=profiles, data_source=DataSource((5.0, 6.0), egress=7.0, label_bytes=8))
+    source = DataSource((5.0, 6.0), egress=7.0, label_bytes=8, on_its_machine=(True, False))
+    more = replace(plain, model=model, profiles=profiles, data_source=source)
     assert instance_from_json(json.loads(json.dumps(instance_to_json(more)))) == more
 
 
 def test_a_data_source_with_one_bandwidth() -> None:
     document = {**instance_to_json(instance()), "data_source": {"bandwidth_bytes_per_second": 9}}
     assert instance_from_json(document).data_source == DataSource((9.0, 9.0), egress=9.0)
+
+
+def test_the_data_sources_card_has_the_fastest_rate_of_another_machine() -> None:
+    plain = instance()
+    source = {"bandwidth_bytes_per_second": [9, 4], "on_its_machine": [plain.device_names[0]]}
+    read = instance_from_json({**instance_to_json(plain), "data_source": source})
+    assert read.data_source == DataSource((9.0, 4.0), egress=4.0, on_its_machine=(True, False))
 
 
 def test_links_that_are_all_alike_are_one_number() -> None:
@@ -89,6 +97,11 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("profiles__box__overheads", {"frame_seconds": -1}, "profiles.box.overheads.frame_seconds must be a number"),
         ("data_source", {"bandwidth_bytes_per_second": [1]}, "data_source.bandwidth_bytes_per_second is for 1 devices"),
         ("data_source", {"bandwidth_bytes_per_second": 0}, "a bandwidth of the data source is not above 0"),
+        (
+            "data_source",
+            {"bandwidth_bytes_per_second": 9, "on_its_machine": ["desk"]},
+            "data_source: on_its_machine names 'desk', which is no device of the instance",
+        ),
         ("devices", [], "devices is empty"),
         ("devices__0__profile", "phone", r"devices\[0\].profile is 'phone'"),
         ("devices__1__name", "x", r"devices\[1\].name is 'x'"),

@@ -50,7 +50,9 @@ def _alike(instance: PlanningInstance, a: int, b: int) -> bool:
     if (one.profile, one.memory_bytes, one.base_bytes) != (other.profile, other.memory_bytes, other.base_bytes):
         return False
     source = instance.data_source
-    if source is not None and source.bandwidth[a] != source.bandwidth[b]:
+    if source is not None and (
+        source.bandwidth[a] != source.bandwidth[b] or source.on_its_machine[a] != source.on_its_machine[b]
+    ):
         return False
     places = list(range(len(instance.devices)))
     swapped = [b if place == a else a if place == b else place for place in places]

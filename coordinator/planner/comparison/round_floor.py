@@ -92,8 +92,8 @@ class RoundFloor:
         finite = np.where(np.isfinite(self._matrix), self._matrix, 0.0)
         self._egress = np.where(finite.max(axis=1) > 0, finite.max(axis=1), np.inf)
         ingress = finite.max(axis=0)
-        if instance.data_source is not None:
-            ingress = np.maximum(ingress, np.array(instance.data_source.bandwidth))
+        if (source := instance.data_source) is not None:
+            ingress = np.maximum(ingress, np.where(source.on_its_machine, 0.0, source.bandwidth))
         self._ingress = np.where(ingress > 0, ingress, np.inf)
         self._tables: dict[str, tuple[FloatArray, FloatArray]] = {}
 
@@ -327,9 +327,9 @@ class RoundFloor:
         return ends, [self._latency + b + o for b, o in back]
 
     def _source_seconds(self) -> float:
-        """What the samples of a round take the data source's own card at the least."""
+        """What the samples of a round take the data source's own card at the least; devices on its machine may get them all."""
         source = self.instance.data_source
-        if source is None:
+        if source is None or any(source.on_its_machine):
             return 0.0
         per_sample = self.instance.served_input_bytes + source.label_bytes
         return self.instance.training.mini_batch * per_sample / source.egress

@@ -127,15 +127,17 @@ class GroupCostTables:
         problem = self.problem
         forward, backward = problem.seconds
         both = forward[:, samples] + backward[:, samples]
-        carried = np.array(
-            [carried_bytes(problem, int(a), int(b)) for a, b in zip(self._firsts, self._ends, strict=True)]
-        )
+        runs = list(zip(self._firsts.tolist(), self._ends.tolist(), strict=True))
+        carried = {
+            at_source: np.array([carried_bytes(problem, first, end, at_source=at_source) for first, end in runs])
+            for at_source in {problem.at_source[device] for device in self._first}
+        }
         rows = []
         for device in self._first:
             table = both[problem.class_of[device]]
             compute = np.maximum.accumulate(table[:, self._ends] - table[:, self._firsts], axis=0)
             compute[1:] += 2 * problem.profiles[problem.class_of[device]].overheads.action_seconds
-            card = carried / min(problem.card_out[device], problem.card_in[device])
+            card = carried[problem.at_source[device]] / min(problem.card_out[device], problem.card_in[device])
             rows.append(np.maximum(compute, card[np.newaxis, :] * samples[:, np.newaxis]))
         return np.array(rows)
 

@@ -46,13 +46,14 @@ def _own_signature(instance: PlanningInstance, place: int, tolerance: float) -> 
     device = instance.devices[place]
     source = instance.data_source
     served = 0.0 if source is None else source.bandwidth[place]
+    is_at_source = source is not None and source.on_its_machine[place]
     free = float(device.memory_bytes - device.base_bytes)
     profile = instance.profiles[device.profile]
     batch = instance.training.mini_batch
     seconds = profile.forward(batch, 0, profile.layer_count) + profile.backward(batch, 0, profile.layer_count)
     if tolerance:
-        return (_rounded(seconds, tolerance), _rounded(-free, tolerance), _rounded(served, tolerance))
-    return (seconds, -free, served, device.profile, device.base_bytes)
+        return (_rounded(seconds, tolerance), _rounded(-free, tolerance), _rounded(served, tolerance), is_at_source)
+    return (seconds, -free, served, is_at_source, device.profile, device.base_bytes)
 
 
 def _rounded(value: float, tolerance: float) -> float:

@@ -282,16 +282,16 @@ class PipelineEstimator:
         if source is None:
             return np.zeros(len(candidates))
         inputs = self.problem.served_input_bytes
-        whole = (inputs + source.label_bytes) * self.problem.mini_batch
         seconds = []
         for candidate in candidates:
-            head = candidate.stages[0]
             part = self.problem.mini_batch / candidate.micro_batch
-            slowest = max(
-                share * part * inputs / source.bandwidth[device]
-                for device, share in zip(head.devices, head.shares, strict=True)
-            )
-            seconds.append(max(whole / source.egress, slowest))
+            carried: dict[int, float] = {}
+            for stage, size in ((candidate.stages[0], inputs), (candidate.stages[-1], source.label_bytes)):
+                for device, share in zip(stage.devices, stage.shares, strict=True):
+                    carried[device] = carried.get(device, 0.0) + share * part * size
+            over_card = sum(size for device, size in carried.items() if not source.on_its_machine[device])
+            slowest = max(size / source.bandwidth[device] for device, size in carried.items())
+            seconds.append(max(over_card / source.egress, slowest))
         return np.array(seconds)
 
 

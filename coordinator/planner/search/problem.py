@@ -80,12 +80,20 @@ class SearchProblem:
 
     @cached_property
     def card_in(self) -> list[float]:
-        """By device: bytes per second that its card receives at most, what the data source sends it included."""
+        """By device: bytes per second that its card receives at most, what the data source sends it over that included."""
         source = self.instance.data_source
         rates = [[row[place] for row in self.links if row[place] != np.inf] for place in range(self.device_count)]
         if source is not None:
-            rates = [[*rate, source.bandwidth[place]] for place, rate in enumerate(rates)]
+            rates = [
+                rate if self.at_source[place] else [*rate, source.bandwidth[place]] for place, rate in enumerate(rates)
+            ]
         return [max(rate, default=np.inf) for rate in rates]
+
+    @cached_property
+    def at_source(self) -> tuple[bool, ...]:
+        """By device: whether its samples come from its own machine, and not over its card."""
+        source = self.instance.data_source
+        return (False,) * self.device_count if source is None else source.on_its_machine
 
     @cached_property
     def buckets_before(self) -> list[int]:

@@ -112,8 +112,11 @@ class SampleSharing:
         table = self._by_size[:, end, : micro_batch + 1] - self._by_size[:, first, : micro_batch + 1]
         # A curve may fall where measurements are noisy: what counts is by when so many samples, or more, are done.
         compute = np.maximum.accumulate(table, axis=1)[classes]
-        carried = carried_bytes(problem, first, end)
-        card = np.array([carried / min(problem.card_out[device], problem.card_in[device]) for device in devices])
+        card = np.array([
+            carried_bytes(problem, first, end, at_source=problem.at_source[device])
+            / min(problem.card_out[device], problem.card_in[device])
+            for device in devices
+        ])  # fmt: skip
         result: FloatArray = np.maximum(compute, card[:, np.newaxis] * np.arange(micro_batch + 1))
         return result
 
@@ -133,15 +136,16 @@ class SampleSharing:
         return tuple(int(share) for share in shares) if shares.sum() == micro_batch else None
 
 
-def carried_bytes(problem: SearchProblem, first: int, end: int) -> float:
+def carried_bytes(problem: SearchProblem, first: int, end: int, *, at_source: bool) -> float:
     """Bytes of one sample that the card of a stage's replica sends, or receives if these are more, for one micro-batch.
 
     Forward in and backward out at its first cut, forward out and backward in at its last; of the model's own input only
-    where a data source sends it, and that comes in beside the gradients from behind.
+    where a data source sends it, and that comes in beside the gradients from behind. at_source: it is on the replica's machine.
     """
     is_last = end == problem.layer_count
     sent = problem.answered_bytes[first] + (0.0 if is_last else problem.cut_bytes[end])
-    before = problem.cut_bytes[first] if first else problem.served_input_bytes
+    served = 0.0 if at_source else problem.served_input_bytes
+    before = problem.cut_bytes[first] if first else served
     return max(sent, before + (0.0 if is_last else problem.answered_bytes[end]))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.profile import DataSource, Network, PlanningInstance
+from edgeswarm.profile import UNKNOWN_BANDWIDTH, DataSource, Network, PlanningInstance
 from edgeswarm_coordinator.planner.what_if import check_changes
 from edgeswarm_coordinator.planner.what_if import what_if as changed_instance
 
@@ -224,3 +224,36 @@ def test_a_device_alone_is_linked_as_with_its_data_source() -> None:
     changed = what_if(alone, "+a")
     assert changed.network.bandwidth[0][1] == 12.5e6
     assert changed.data_source == DataSource((12.5e6,) * 2, egress=125e6)
+
+
+def test_another_card_of_a_device_on_the_sources_machine_is_the_sources() -> None:
+    """Of three devices with cards of 12.5e6 the first is on the source's machine, which it reaches without one."""
+    source = DataSource((1e9, 12.5e6, 12.5e6), 12.5e6, on_its_machine=(True, False, False))
+    before = replace(three(), data_source=source)
+    faster = what_if(before, "a.mbps=1000").data_source
+    assert faster == DataSource((1e9, 12.5e6, 12.5e6), 125e6, on_its_machine=(True, False, False))
+    slower = what_if(before, "a.mbps=10").data_source
+    assert slower == DataSource((1e9, 1.25e6, 1.25e6), 1.25e6, on_its_machine=(True, False, False))
+    its_own = what_if(before, "b.mbps=10").data_source
+    assert its_own == DataSource((1e9, 1.25e6, 12.5e6), 12.5e6, on_its_machine=(True, False, False))
+
+
+@pytest.mark.parametrize("change", ["a.mbps=1000", "b.mbps=1000", "a.mbps=1000,b.mbps=1000"])
+def test_of_a_device_and_one_on_the_sources_machine_nothing_says_which_card_held_them_up(change: str) -> None:
+    source = DataSource((1e9, 12.5e6), 12.5e6, on_its_machine=(True, False))
+    changed = what_if(replace(make_instance(bandwidth=12.5e6), data_source=source), change)
+    assert changed.network.bandwidth[0][1] == 125e6
+    assert changed.data_source == DataSource((1e9, 125e6), 125e6, on_its_machine=(True, False))
+
+
+def test_one_more_is_on_a_machine_of_its_own() -> None:
+    source = DataSource((1e9, 12.5e6, 12.5e6), 12.5e6, on_its_machine=(True, False, False))
+    changed = what_if(replace(three(), data_source=source), "+a").data_source
+    assert changed == DataSource((1e9, *[12.5e6] * 3), 12.5e6, on_its_machine=(True, False, False, False))
+
+
+def test_one_more_than_a_device_on_the_sources_machine_has_a_link_that_nobody_knows() -> None:
+    source = DataSource((4e9,), egress=4e9, on_its_machine=(True,))
+    changed = what_if(replace(make_instance(slower=(1.0,)), data_source=source), "+a")
+    assert changed.network.bandwidth[0][1] == UNKNOWN_BANDWIDTH
+    assert changed.data_source == DataSource((4e9, UNKNOWN_BANDWIDTH), egress=4e9, on_its_machine=(True, False))

@@ -97,7 +97,12 @@ def planned(draw: st.DrawFn, *, most_devices: int = 5, most_in_flight: int = 4) 
     names = [f"device{place}" for place in range(device_count)]
     source = None
     if draw(st.booleans()):
-        source = DataSource(tuple(draw(speeds) for _ in names), draw(speeds), draw(st.integers(0, 20)))
+        source = DataSource(
+            tuple(draw(speeds) for _ in names),
+            draw(speeds),
+            draw(st.integers(0, 20)),
+            on_its_machine=tuple(draw(st.booleans()) for _ in names),
+        )
     micro_batch, micro_batches = draw(st.integers(1, 6)), draw(st.integers(1, 6))
     last = draw(st.integers(1, micro_batch - 1)) if micro_batch > 1 and draw(st.booleans()) else None
     stages = _stages(draw, names, layer_count, micro_batch=micro_batch, most_in_flight=most_in_flight)

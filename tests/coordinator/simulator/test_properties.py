@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeswarm.plan import Plan
-from edgeswarm.profile import DataSource, Network, PlanningInstance
+from edgeswarm.profile import Network, PlanningInstance
 from edgeswarm.samples import overlaps, split_micro_batch
 from edgeswarm_coordinator.simulator.simulate import round_and_in_flight, round_seconds, simulate
 from edgeswarm_coordinator.simulator.simulation import TimelineEvent
@@ -92,22 +92,28 @@ def test_no_card_and_no_pair_carries_more_than_it_can(case: Planned) -> None:
     source = instance.data_source
     for track in ("egress", "ingress"):
         for device, transfers in on_track(events, track).items():
+            over_card = transfers
             if device == "":
                 assert source is not None
                 fastest, pairs = source.egress, dict(zip(instance.device_names, source.bandwidth, strict=True))
+                over_card = [each for each in transfers if not source.on_its_machine[instance.index_of[each.peer]]]
             else:
                 place = instance.index_of[device]
                 row = rates[place] if track == "egress" else [others[place] for others in rates]
                 pairs = dict(zip(instance.device_names, row, strict=True))
                 del pairs[device]
+                fastest = max(pairs.values(), default=0.0)
                 if source is not None and track == "ingress":
                     pairs[""] = source.bandwidth[place]
-                fastest = max(pairs.values())
-            starts = sorted({event.start_seconds for event in transfers})[:8]
-            ends = sorted({event.end_seconds for event in transfers})[-8:]
+                    if source.on_its_machine[place]:
+                        over_card = [each for each in transfers if each.peer != ""]
+                    else:
+                        fastest = max(fastest, source.bandwidth[place])
+            starts = sorted({event.start_seconds for event in over_card})[:8]
+            ends = sorted({event.end_seconds for event in over_card})[-8:]
             for start in starts:
                 for end in ends:
-                    within = [event for event in transfers if event.start_seconds >= start and event.end_seconds <= end]
+                    within = [event for event in over_card if event.start_seconds >= start and event.end_seconds <= end]
                     whole = sum(event.size_bytes for event in within)
                     assert whole <= fastest * max(0.0, end - start) * NEARLY + 1e-6
             for event in transfers:
@@ -204,9 +210,8 @@ def seconds_with_links(case: Planned, factor: float) -> float:
     rows = tuple(tuple(rate * factor for rate in row) for row in network.bandwidth)
     source = instance.data_source
     if source is not None:
-        source = DataSource(
-            tuple(rate * factor for rate in source.bandwidth), source.egress * factor, source.label_bytes
-        )
+        rates = tuple(rate * factor for rate in source.bandwidth)
+        source = replace(source, bandwidth=rates, egress=source.egress * factor)
     faster = replace(instance, network=Network(network.latency_seconds, rows), data_source=source)
     return round_seconds(faster, plan)
 

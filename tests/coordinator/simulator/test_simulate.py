@@ -208,6 +208,26 @@ def test_samples_come_from_the_data_source_ahead_of_need() -> None:
     assert seconds(50.0) == pytest.approx(16.0)
 
 
+def test_what_a_device_on_the_sources_machine_gets_does_not_go_over_its_card() -> None:
+    """Two replicas with four samples of 100 bytes each: over a card of 50 bytes a second 16 s for both, 8 for one."""
+    plan = make_plan((1, {"a": 1, "b": 1}, 1), micro_batches=4)
+    source = DataSource((1000.0, 1000.0), 50.0)
+
+    def seconds(*on_its_machine: bool) -> float:
+        instance = make_instance(
+            [(0.5, 0.5)],
+            devices=2,
+            mini_batch=8,
+            input_bytes=100,
+            data_source=replace(source, on_its_machine=on_its_machine),
+        )
+        return round_seconds(instance, plan)
+
+    assert seconds(False, False) == pytest.approx(16.0)
+    assert seconds(False, True) == pytest.approx(8.0)
+    assert seconds(True, True) == pytest.approx(4.0)
+
+
 def test_labels_go_to_the_last_stage() -> None:
     source = DataSource((1e9, 10.0), 1e9, label_bytes=30)
     instance = make_instance([(0.5, 0.5)] * 2, devices=2, mini_batch=8, data_source=source)

@@ -85,7 +85,9 @@ def test_no_simulated_round_is_below_its_floor(number: int, data: st.DataObject)
     instance = replace(instance, model=replace(instance.model, layers=layers))
     if instance.data_source is not None:
         served = data.draw(st.sampled_from([None, 0, instance.model.input_bytes // 4]), label="served bytes")
-        instance = replace(instance, data_source=replace(instance.data_source, input_bytes=served))
+        there = data.draw(st.tuples(*(st.booleans() for _ in instance.devices)), label="on the source's machine")
+        source = replace(instance.data_source, input_bytes=served, on_its_machine=there)
+        instance = replace(instance, data_source=source)
     micro_batch = data.draw(st.integers(1, instance.training.mini_batch))
     groups = data.draw(
         st.sampled_from([a for a in arrangements(instance) if max(map(len, a)) <= micro_batch]), label="groups"

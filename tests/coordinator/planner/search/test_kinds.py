@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm.profile import Network, PlanningInstance
+from edgeswarm.profile import DataSource, Network, PlanningInstance
 from edgeswarm_coordinator.planner.search.kinds import canonical_order, interchangeable_kinds
 
 from ..instances import PLENTY, instances, make_instance
@@ -31,6 +31,12 @@ def test_devices_of_one_class_memory_and_links_are_of_one_kind() -> None:
 def test_memory_and_class_tell_devices_apart() -> None:
     instance = make_instance(slower=(1.0, 2.0, 1.0), memory_bytes=[PLENTY, PLENTY, PLENTY - 1])
     assert len(set(interchangeable_kinds(instance))) == 3
+
+
+def test_the_data_sources_machine_tells_its_device_apart() -> None:
+    source = DataSource((9.0,) * 3, egress=9.0, on_its_machine=(False, True, False))
+    kinds = interchangeable_kinds(replace(alike(3), data_source=source))
+    assert kinds[0] == kinds[2] != kinds[1]
 
 
 def test_a_slow_link_tells_its_device_apart() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeswarm.profile import DeviceProfile, Overheads
+from edgeswarm.profile import DataSource, DeviceProfile, Overheads
 from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage
 from edgeswarm_coordinator.planner.search.judge import Judge
 from edgeswarm_coordinator.planner.search.pipeline_batch import PipelineBatch, follow
@@ -138,6 +138,21 @@ def test_an_all_reduce_takes_processors() -> None:
     bytes_handled = 2 * (4 / 3) * (16 << 20) * 1e-7
     assert simulated > computing + bytes_handled
     assert estimated - computing == pytest.approx(simulated - computing, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("on_its_machine", "seconds"), [((False, False), 160.0), ((False, True), 80.0), ((True, True), 24.0)]
+)
+def test_samples_over_the_sources_card_alone(on_its_machine: tuple[bool, bool], seconds: float) -> None:
+    """16 samples of 80 bytes and a label of 20 each, half to each replica, over a card of 10 bytes a second; 24 s computed."""
+    instance = make_instance((1.0,), (1.0, 1.0), param_bytes=0, mini_batch=16)
+    source = DataSource((1e4, 1e4), 10.0, label_bytes=20, input_bytes=80, on_its_machine=on_its_machine)
+    problem = SearchProblem(replace(instance, data_source=source))
+    # The search has its own order of devices.
+    there = [device for device, is_there in enumerate(problem.at_source) if not is_there]
+    assert len(there) == on_its_machine.count(False)
+    estimated, simulated = seconds_of(problem, Candidate(4, (CandidateStage(0, 1, (0, 1), (2, 2), 1),)))
+    assert [estimated, simulated] == pytest.approx([seconds, seconds], rel=0.01)
 
 
 def test_together_they_are_estimated_as_each_by_itself() -> None:
