@@ -36,7 +36,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "instances"
 WITHOUT = ("exhaustive",)
 HETPIPE = "hetpipe"
 OURS = "edgeswarm"
-REPEATS = 3
+REPEATS = 5
 
 Found = TypeVar("Found")
 

@@ -41,8 +41,6 @@ MOST_TRIES = 4
 
 # Devices with which a search goes first for samples at hand: with more of them one search alone takes most of a minute.
 MOST_SEARCHED_TWICE = 16
-# Of a search's usual effort, each of the two then has this part.
-OF_TWO_SEARCHES = 1.0
 
 # Tried one after another where no pipeline with K_p micro-batches in flight fits memory.
 FEWER_IN_FLIGHT = (3, 2, 1)
@@ -93,15 +91,12 @@ def _edgeswarm(instance: PlanningInstance, sizes: tuple[int, ...]) -> Plan | Non
     """One size is one that was asked for; where there are several, the search chooses among all."""
     micro_batch = sizes[0] if len(sizes) == 1 else None
     seeds = seed_plans(instance, sizes)
-    part = 1.0
     if instance.data_source is not None and len(instance.devices) <= MOST_SEARCHED_TWICE:
         # A round with a data source takes twice as long to simulate, so that the search sees half as much; and mostly the source
         # isn't what a plan is chosen by.
-        part = OF_TWO_SEARCHES
-        plain = replace(instance, data_source=None)
-        at_hand = plan_by_search(plain, micro_batch=micro_batch, seeds=seeds, part=part)
+        at_hand = plan_by_search(replace(instance, data_source=None), micro_batch=micro_batch, seeds=seeds)
         seeds += [at_hand] if at_hand is not None else []
-    found = plan_by_search(instance, micro_batch=micro_batch, seeds=seeds, part=part)
+    found = plan_by_search(instance, micro_batch=micro_batch, seeds=seeds)
     if found is None:
         # The search begins at a few cut points; where memory is short, all that fits may lie between them.
         names = [name for name in LOOK_AT_EVERY_CUT if not is_too_much_work(instance, name)]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.origin import REPOSITORY
 from bench.peers.rounds import sent_bytes
 
@@ -24,6 +26,7 @@ _TABLE = """Inter-|   Receive                                                |  
 """
 
 
+@pytest.mark.thorough
 def test_a_peak_is_of_the_rank_alone_and_not_of_who_started_it() -> None:
     held = bytearray(b"\1") * (600 << 20)
     child = subprocess.run([sys.executable, "-c", _CHILD], cwd=REPOSITORY, capture_output=True, text=True, check=True)

@@ -56,17 +56,14 @@ def plan_by_search(
     micro_batch: int | None = None,
     seeds: Sequence[Plan] = (),
     effort: Effort | None = None,
-    part: float = 1.0,
 ) -> Plan | None:
     """The best plan found; None where none fits memory. The prediction's round is the simulator's.
 
-    micro_batch: samples of a micro-batch, where that is given. seeds: plans that it must not be worse than. part: of the effort's
-    budget.
+    micro_batch: samples of a micro-batch, where that is given. seeds: plans that it must not be worse than.
     The same instance and arguments give the same plan, in whatever order the instance lists its devices.
     """
     problem = SearchProblem(instance)
     effort = effort or usual_effort(problem)
-    effort = replace(effort, budget=effort.budget * part)
     sharing = SampleSharing(problem)
     least = problem.least_batch
     looks_at = balanced_sizes if is_small(problem) else first_sizes

@@ -69,6 +69,7 @@ def test_a_gradient_of_another_shape_is_refused() -> None:
         run_backward([edge], [torch.randn(5, 2)])
 
 
+@pytest.mark.thorough
 def test_nothing_of_what_torch_loads_for_symbolic_shapes_is_loaded() -> None:
     code = """
 import sys, torch

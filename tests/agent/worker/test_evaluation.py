@@ -214,6 +214,7 @@ def test_loss_and_metrics_are_those_of_plain_pytorch_in_evaluation_mode(
         run.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("groups", [GROUPS[1], GROUPS[4]])
 def test_training_after_evaluations_has_the_bits_of_training_without(
     tmp_path: Path, groups: Sequence[Mapping[str, int]]

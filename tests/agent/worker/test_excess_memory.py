@@ -8,6 +8,8 @@ import pytest
 
 from ..processes import printed_as_worker
 
+pytestmark = pytest.mark.thorough
+
 # Blocks of 1 MiB, every second one of which is let go of: gaps that the heap keeps.
 WITH_GAPS = """
 import torch

@@ -14,6 +14,7 @@ from edgeswarm_agent.worker.main import readable_error
 from ..processes import Cluster
 
 
+@pytest.mark.thorough
 def test_a_halt_ends_what_came_before_it_though_it_had_not_begun(tmp_path: Path) -> None:
     identity, folders = Cluster.create(tmp_path).agent("nano-1")
     settings = WorkerSettings(

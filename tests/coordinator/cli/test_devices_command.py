@@ -75,6 +75,7 @@ def test_json_is_one_document(cluster: ThrowawayCluster, of_the_cluster: Invoke)
     assert device["memory_budget_bytes"] > 0
 
 
+@pytest.mark.thorough
 def test_watching_goes_on_until_ctrl_c(cluster: ThrowawayCluster) -> None:
     arguments = ["devices", "--watch", "--no-mdns", "--peer", cluster.address("nano-1")]
     program = "from edgeswarm_coordinator.cli import main; main()"

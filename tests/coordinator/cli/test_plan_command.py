@@ -207,6 +207,7 @@ def test_a_bad_instance_file_is_one_message(text: str, named: str, tmp_path: Pat
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["vgg16-A-100", "resnet18-D-100", "alexnet-C-100"])
 def test_public_instances(name: str, invoke: Invoke) -> None:

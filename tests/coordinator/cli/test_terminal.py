@@ -92,6 +92,7 @@ def test_the_live_line_stays_within_the_terminal(columns: int, terminal: Open) -
     assert max(len(frame) for frame in frames) <= columns
 
 
+@pytest.mark.thorough
 def test_watch_goes_on_until_ctrl_c_and_leaves_with_exit_code_0(terminal: Open, tmp_path: Path) -> None:
     folder = leave_run(tmp_path, "digits-1")
     watching = terminal(COMMAND, "status", "--watch")

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -38,6 +39,10 @@ EXAMPLES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ..
     "unet": (UNet, _floats(3, 16, 16)),
     "dicts": (DictModel, _dicts),
 }
+
+
+# For a test of each; to export MobileNetV2 takes seconds.
+EACH_EXAMPLE = [pytest.param(name, marks=pytest.mark.thorough) if name == "mobilenet" else name for name in EXAMPLES]
 
 
 @dataclasses.dataclass(frozen=True)

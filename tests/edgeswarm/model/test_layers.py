@@ -13,7 +13,7 @@ from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.stage import StageModule
 from tests.models import DigitsCNN, SmallGPT
 
-from .examples import EXAMPLES, example
+from .examples import EACH_EXAMPLE, example
 from .pipeline import all_tensors
 
 
@@ -38,13 +38,13 @@ def test_layers_are_named_after_modules() -> None:
     assert "features.5.conv" in [layer.name for layer in example("mobilenet").exported.layer_graph.layers]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", EACH_EXAMPLE)
 def test_the_graph_survives_json(name: str) -> None:
     graph = example(name).exported.layer_graph
     assert LayerGraph.from_json(json.dumps(graph.to_json())) == graph
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", EACH_EXAMPLE)
 def test_every_tensor_is_held_and_bytes_add_up(name: str) -> None:
     given = example(name)
     graph = given.exported.layer_graph
@@ -80,6 +80,7 @@ def test_what_needs_no_gradient_says_so() -> None:
     assert not any(value.requires_grad for value in graph.cuts[0])
 
 
+@pytest.mark.thorough
 def test_repeated_blocks_have_one_signature() -> None:
     graph = example("mobilenet").exported.layer_graph
     by_name = {layer.name: layer for layer in graph.layers}

@@ -23,7 +23,7 @@ from edgeswarm.model.probe import random_inputs, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 
-from .examples import EXAMPLES, example
+from .examples import EACH_EXAMPLE, example
 
 Document = dict[str, Any]
 
@@ -139,7 +139,7 @@ def test_any_change_is_refused_or_still_a_graph(data: st.DataObject) -> None:
         StageGraph.from_json(document)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", EACH_EXAMPLE)
 def test_every_stage_is_rebuilt_from_its_text(name: str) -> None:
     graph = example(name).exported.layer_graph
     for layer in graph.layers:
@@ -249,6 +249,7 @@ def test_an_operation_that_this_torch_lacks_is_named(monkeypatch: pytest.MonkeyP
     assert torch.__version__ in caught.value.message
 
 
+@pytest.mark.thorough
 def test_a_worker_needs_torch_alone() -> None:
     """Rebuilding a stage imports neither the exporter nor the model's code; reading a graph doesn't import torch."""
     code = (
