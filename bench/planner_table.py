@@ -74,24 +74,17 @@ def measure(instance: PlanningInstance, planner: str) -> Cell:
     return Cell(seconds, planning, len(plan.devices), len(plan.stages), plan.micro_batch)
 
 
-def planned_again(
-    cells: Mapping[str, dict[str, Cell]], read: Callable[[str], PlanningInstance], *, repeats: int
-) -> None:
+def planned_again(cells: Mapping[str, dict[str, Cell]], again: Callable[[str], Cell], *, repeats: int) -> None:
     """edgeswarm's planning seconds of each cell become the median of `repeats`, of which the cell has the first.
 
-    read: an instance by its name, anew each time: it keeps what was worked out of its curves.
+    again: measures edgeswarm on the instance of that name once more.
     """
     seconds = {name: [row[OURS].planning_seconds] for name, row in cells.items()}
     for _ in range(repeats - 1):
         for name, taken in seconds.items():
-            taken.append(planning_seconds(read(name)))
+            taken.append(again(name).planning_seconds)
     for name, taken in seconds.items():
         cells[name][OURS] = replace(cells[name][OURS], planning_seconds=statistics.median(taken))
-
-
-def planning_seconds(instance: PlanningInstance) -> float:
-    """Of edgeswarm's own planner."""
-    return _timed(lambda: make_plan(instance, OURS))[1]
 
 
 def _measure_hetpipe(instance: PlanningInstance) -> Cell:
@@ -199,6 +192,7 @@ def main() -> int:
     documents = {path.stem: json.loads(path.read_text()) for path in paths}
 
     def read(name: str) -> PlanningInstance:
+        """Anew each time: an instance keeps what was worked out of its curves."""
         return instance_from_json(documents[name])
 
     cells, limits = {}, {}
@@ -208,7 +202,7 @@ def main() -> int:
         say(f"{name}: {instance.model.layer_count} layers, {len(instance.devices)} devices")
         cells[name] = {planner: measure(instance, planner) for planner in planners}
     if OURS in planners:
-        planned_again(cells, read, repeats=options.repeats)
+        planned_again(cells, lambda name: measure(read(name), OURS), repeats=options.repeats)
     if options.write:
         write_into(PLANNERS_PAGE, "table", markdown(cells, planners))
     return make_report(cells, planners, limits=limits).show(as_json=options.json)

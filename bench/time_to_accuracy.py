@@ -29,7 +29,7 @@ from bench.measuring import Report, Spread, folder_arguments, say
 from bench.origin import origin, remark, remarks
 from bench.peers.balance import shares_by_speed
 from bench.peers.launch import run_peer, run_script
-from bench.peers.settings import PeerSettings
+from bench.peers.settings import PeerSettings, best_of, seconds_of
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -132,9 +132,12 @@ def _train(cluster: BedCluster, options: TrainOptions, folder: Path) -> dict[str
 
 def tuned_peer(bed: EmulatedLan, cluster: BedCluster, method: str, task: str, folder: Path) -> PeerSettings:
     """The settings that are quickest in a few rounds. Raises RuntimeError where none runs."""
-    seconds: dict[int, float] = {}
-    choices = settings_to_try(method, task, {device.name: device.cores for device in bed.environment.devices})
-    for number, settings in enumerate(choices):
+    tried: dict[tuple[int, str], float] = {}
+    choices = {
+        (settings.micro_batch, "channels last" if settings.channels_last else "channel by channel"): settings
+        for settings in settings_to_try(method, task, {device.name: device.cores for device in bed.environment.devices})
+    }
+    for number, (choice, settings) in enumerate(choices.items()):
         words = settings.words(task, TASKS[task][1], rounds=TRIAL_ROUNDS, seconds=_LIMIT_SECONDS)
         with cluster.paused():
             done = run_peer(
@@ -146,14 +149,9 @@ def tuned_peer(bed: EmulatedLan, cluster: BedCluster, method: str, task: str, fo
                 folder=folder / str(number),
                 limit_seconds=_LIMIT_SECONDS,
             )
-        layout = "channels last" if settings.channels_last else "channel by channel"
-        took = statistics.median(done.round_seconds) if not done.problem else math.inf
-        say(f"{task}: {method}, {settings.micro_batch} at once, {layout}: {done.problem or f'{took:.3f} s'}")
-        seconds[number] = took
-    best = min(seconds, key=lambda number: seconds[number])
-    if math.isinf(seconds[best]):
-        raise RuntimeError(f"{method} can't train {task} with any setting")
-    return choices[best]
+        tried[choice] = seconds_of(done)
+        say(f"{task}: {method}, {choice[0]} at once, {choice[1]}: {done.problem or f'{tried[choice]:.3f} s'}")
+    return choices[best_of(tried)]
 
 
 def settings_to_try(method: str, task: str, cores: Mapping[str, float]) -> list[PeerSettings]:

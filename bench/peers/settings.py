@@ -159,13 +159,13 @@ class PeerTuner:
                 tried[at_once, bucket] = seconds
             if not all(map(math.isinf, tried.values())):
                 break
-        at_once, bucket = _best(tried)
+        at_once, bucket = best_of(tried)
 
         def whole(weights: Sequence[float]) -> PeerSettings:
             return settings(weights, self._mini_batch, at_once=at_once, bucket_mib=bucket)
 
         alone, done = whole(by_speed), self._try(whole(by_speed), self._mini_batch)
-        choices = {alone.options["shares"]: (alone, _seconds_of(done))}
+        choices = {alone.options["shares"]: (alone, seconds_of(done))}
         if not done.problem:
             shares = [int(share) for share in alone.options["shares"].split(",")]
             speeds = balance.corrected_speeds(shares, done.cpu_seconds, [self._cores[device] for device in devices])
@@ -185,7 +185,7 @@ class PeerTuner:
             if 1 < len(settings.devices) <= count:
                 found[count] = settings
                 tried[count] = self._seconds(settings, self._mini_batch)
-        return found[_best(tried)]
+        return found[best_of(tried)]
 
     def _balanced(self, micro_batch: int, bytes_per_second: float) -> PeerSettings:
         devices = list(self._rates)
@@ -205,7 +205,7 @@ class PeerTuner:
 
     def _seconds(self, settings: PeerSettings, mini_batch: int) -> float:
         """Of a round on trial; infinite where it fails."""
-        return _seconds_of(self._try(settings, mini_batch))
+        return seconds_of(self._try(settings, mini_batch))
 
     def _try(self, settings: PeerSettings, mini_batch: int) -> PeerRun:
         self._tried += 1
@@ -218,7 +218,7 @@ class PeerTuner:
             folder=self._folder / str(self._tried),
             limit_seconds=_LIMIT_SECONDS,
         )
-        told = done.problem or f"{_seconds_of(done):.2f} s"
+        told = done.problem or f"{seconds_of(done):.2f} s"
         say(f"{settings.script} {settings.micro_batch} {settings.options}: {told}")
         return done
 
@@ -245,12 +245,12 @@ def block_costs(model: str, micro_batch: int, *, channels_last: bool) -> tuple[l
     return seconds, output_bytes
 
 
-def _seconds_of(done: PeerRun) -> float:
+def seconds_of(done: PeerRun) -> float:
     """Of its median round; infinite where it failed."""
     return math.inf if done.problem else statistics.median(done.round_seconds)
 
 
-def _best(tried: Mapping[Choice, float]) -> Choice:
+def best_of(tried: Mapping[Choice, float]) -> Choice:
     """The fastest one. Raises RuntimeError where none runs."""
     if not tried or math.isinf(min(tried.values())):
         raise RuntimeError(f"no setting runs: {', '.join(map(str, tried)) or 'there is none'}")

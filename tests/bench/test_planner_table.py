@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from bench import planner_table
-from bench.planner_table import HETPIPE, OURS, Cell, make_report, markdown, measure, planned_again, planning_seconds
+from bench.planner_table import HETPIPE, OURS, Cell, make_report, markdown, measure, planned_again
 
 from ..coordinator.planner.instances import make_instance
 
@@ -39,16 +36,10 @@ def test_the_fastest_is_one_that_can_be_trained_with() -> None:
     ]
 
 
-def test_planning_seconds_are_the_median_of_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = iter([1.0, 5.0, 9.0, 2.0])
-    monkeypatch.setattr(planner_table, "planning_seconds", lambda _: next(taken))
+def test_planning_seconds_are_the_median_of_repeats() -> None:
+    taken = {"one": iter([1.0, 9.0]), "other": iter([5.0, 2.0])}
     cells = {name: {OURS: Cell(96.0, 3.0, 2), "single": Cell(96.0, 7.0, 1)} for name in ("one", "other")}
-    read = {name: make_instance((1.0,) * 4, (1.0, 1.0)) for name in cells}.__getitem__
-    planned_again(cells, read, repeats=3)
+    planned_again(cells, lambda name: Cell(96.0, next(taken[name]), 2), repeats=3)
     assert [cells[name][OURS].planning_seconds for name in cells] == [3.0, 3.0]  # of 3, 1, 9 and of 3, 5, 2
     assert cells["one"][OURS].seconds == 96.0
     assert cells["one"]["single"].planning_seconds == 7.0
-
-
-def test_planning_takes_processor_time() -> None:
-    assert 0 < planning_seconds(make_instance((1.0,) * 4, (1.0, 1.0))) < 60
