@@ -19,8 +19,9 @@ from edgeswarm.wire.channel import check_address_is_free
 from edgeswarm.wire.version import PROTOCOL_VERSION
 
 from .death import signal_name
+from .telemetry.card import read_training_memory
 from .telemetry.hardware import read_hardware
-from .telemetry.memory import MEBIBYTE, hidden_limit, read_memory
+from .telemetry.memory import MEBIBYTE, hidden_limit
 
 # Less than torch alone takes, with a small stage.
 _LITTLE_MEMORY_BYTES = 512 * MEBIBYTE
@@ -133,7 +134,8 @@ def _torch(settings: AgentSettings) -> Finding:
         return Finding("torch", "problem", f"Importing torch took longer than {_TORCH_SECONDS:.0f} s.", remedy)
     if child.returncode == 0:
         hardware = read_hardware(slow_down=settings.slow_down, threads=settings.threads)
-        return Finding("torch", "ok", f"{child.stdout.strip()}, {hardware.threads} threads, {hardware.accelerator}")
+        computes_on = hardware.values.get("card", hardware.accelerator)
+        return Finding("torch", "ok", f"{child.stdout.strip()}, {hardware.threads} threads, {computes_on}")
     if child.returncode < 0:
         return Finding("torch", "problem", f"A small computation died of {signal_name(-child.returncode)}.", remedy)
     last = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
@@ -141,7 +143,7 @@ def _torch(settings: AgentSettings) -> Finding:
 
 
 def _memory(settings: AgentSettings) -> Finding:
-    memory = read_memory()
+    memory = read_training_memory(read_hardware().accelerator)
     budget = memory.budget(settings.memory_limit_bytes)
     message = f"{budget // MEBIBYTE} MiB of {memory.total // MEBIBYTE} MiB can be used for training"
     hidden = hidden_limit() if settings.memory_limit_bytes is None else ""

@@ -28,8 +28,8 @@ from .bundles import BundleStore
 from .device import Device
 from .reservation import JobCall, since
 from .supervisor import WorkerProcess
+from .telemetry.card import read_training_memory
 from .telemetry.hardware import Hardware
-from .telemetry.memory import read_memory
 
 # What a call waits for the worker at most, where its caller's deadline isn't sooner. For Prepare it is PREPARE_SECONDS.
 HALT_SECONDS = 10.0
@@ -64,7 +64,8 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     def Describe(
         self, request: agent_pb2.DescribeRequest, context: grpc.ServicerContext
     ) -> agent_pb2.DeviceDescription:
-        hardware, memory = self._parts.hardware, read_memory()
+        hardware = self._parts.hardware
+        memory = read_training_memory(hardware.accelerator)
         holding = self._device.reservation.holding
         return agent_pb2.DeviceDescription(
             node_id=self._node_id,

@@ -61,6 +61,8 @@ WORKER_ENVIRONMENT = {
     **ALLOCATOR_ENVIRONMENT,
     "PYTHONFAULTHANDLER": "1",
     "PYTHONUNBUFFERED": "1",
+    # Cards by their place on the bus, as telemetry/card.py counts them; else the fastest is the first.
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     # Deterministic matrix products on CUDA need it set before torch starts.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }

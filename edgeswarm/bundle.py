@@ -124,11 +124,11 @@ def _extract(archive: tarfile.TarFile, folder: Path, limits: BundleLimits) -> No
         if path in seen:
             raise _refused(f"it holds {member.name!r} twice")
         seen.add(path)
-        # A second opinion, where this Python has it (late patch releases of 3.10 and 3.11 do).
-        if hasattr(tarfile, "data_filter"):
-            tarfile.data_filter(member, str(folder))
         place = folder / path
         try:
+            # A second opinion, where this Python has it (late patch releases of 3.10 and 3.11 do).
+            if hasattr(tarfile, "data_filter"):
+                tarfile.data_filter(member, str(folder))
             if member.isdir():
                 place.mkdir(parents=True, exist_ok=True)
                 continue

@@ -11,8 +11,8 @@ from .errors import EdgeswarmError, ErrorCode, said_by
 if TYPE_CHECKING:
     import torch
 
-#: What cross_entropy, nll_loss, gather and one_hot say.
-_OUT_OF_RANGE = re.compile(r"out of (bounds|range)|Class values must", re.IGNORECASE)
+#: What cross_entropy, nll_loss, gather and one_hot say; on a card they all say the same.
+_OUT_OF_RANGE = re.compile(r"out of (bounds|range)|Class values must|device-side assert", re.IGNORECASE)
 #: cross_entropy leaves a target of this value out.
 _IGNORED = -100
 
@@ -22,7 +22,7 @@ def label_error(
 ) -> EdgeswarmError | None:
     """DATA_FAILED that names item, label and number of classes, for what a loss raised; None where labels aren't to blame.
 
-    output, targets: as the loss got them, the batch in dimension 0. indices: of the batch's items in the data set.
+    output: as the loss got it; targets: on the host; the batch in dimension 0. indices: of the batch's items in the data set.
     where: the device. dataset: what the data set is called.
     """
     if not _OUT_OF_RANGE.search(str(error)):

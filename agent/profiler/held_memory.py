@@ -15,11 +15,11 @@ from torch.autograd.graph import GradientEdge
 from edgeswarm.model.probe import random_inputs_for, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
-from edgeswarm.process_memory import anonymous_bytes
+from edgeswarm.process_memory import anonymous_bytes, give_back_free_memory
 
 from ..out_of_memory import is_out_of_memory
 from ..worker.backward import edges_of
-from .layer_timing import Timing, free_memory
+from .layer_timing import Timing
 
 IN_FLIGHT = 3
 # A batch that takes so much is large enough to see it; less growth is lost among pages of 2 MiB.
@@ -56,7 +56,7 @@ def held_sample_bytes(
         module.take_batch_statistics()
         held.clear()
         del module
-        free_memory("cpu")
+        give_back_free_memory()
     grown = sizes[-1] - sizes[0]  # the first one also takes what all of them need for a moment
     return grown / (IN_FLIGHT - 1) / batch_size if grown >= LEAST_GROWTH_BYTES else 0.0
 

@@ -21,14 +21,10 @@ import torch
 from edgeswarm.model.probe import random_inputs_for, random_like, random_tensors
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
-from edgeswarm.process_memory import (
-    anonymous_bytes,
-    give_back_free_memory,
-    peak_anonymous_bytes,
-    reset_peak,
-)
+from edgeswarm.process_memory import anonymous_bytes, peak_anonymous_bytes
 
 from ..out_of_memory import is_out_of_memory
+from ..worker.accelerator import give_back_free_memory, reset_peak
 from ..worker.backward import run_backward
 from .batch_choice import expected_seconds, next_batch, smaller_choice
 from .reference_work import Pace, Paces, steady
@@ -65,7 +61,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Clock and processor seconds of a forward, then of a backward. page_faults: of the process in both."""
+    """Clock and processor seconds of a forward, then of a backward; a card is a processor that never pauses.
+
+    page_faults: of the process in both.
+    """
 
     forward: tuple[float, float]
     backward: tuple[float, float]
@@ -117,7 +116,7 @@ def time_layer(
         if not _make_gradients(module):
             return []
         # What making them left lying around would be missing from the first batch's peak, by which larger ones are judged.
-        free_memory(accelerator)
+        give_back_free_memory(accelerator)
         sizes = [p.numel() * p.element_size() for p in module.parameters.values() if p.requires_grad]
         limits = _Limits(longest_seconds / slow_down, memory_budget - sum(sizes), gradient_bytes=max(sizes, default=0))
         while (batch_size := _affordable(timings, candidates, limits)) is not None:
@@ -129,11 +128,11 @@ def time_layer(
                 candidates = [size for size in candidates if size < batch_size]
                 continue
             finally:
-                free_memory(accelerator)
+                give_back_free_memory(accelerator)
             timings[batch_size] = timing
     finally:
         del module
-        free_memory(accelerator)
+        give_back_free_memory(accelerator)
     return [_slowed(timings[size], slow_down) for size in sorted(timings)]
 
 
@@ -209,18 +208,11 @@ def expected_bytes(needs: Sequence[tuple[int, int]], batch_size: int, *, gradien
     return max(proportional, int(last_bytes + slope * (batch_size - last_size)))
 
 
-def free_memory(accelerator: str) -> None:
-    """Gives back what the allocators keep, so that the next layer finds the memory that this one found."""
-    if accelerator == "cuda":
-        torch.cuda.empty_cache()
-    give_back_free_memory()
-
-
 def _time_batch(
     module: StageModule, batch_size: int, *, stretch: Stretch, paces: Paces, check_halt: Callable[[], None]
 ) -> Timing:
     """The timing, not slowed down."""
-    memory = _PeakMemory(module.device)
+    memory = _PeakMemory(module.device.type)
     inputs = random_inputs_for(module, batch_size, seed=_SEED)
     pairs = _PacedPairs(paces, lambda: _time_pair(module, batch_size, inputs))
     pairs.measure()
@@ -236,7 +228,8 @@ def _time_batch(
         pairs.measure()
         tried = pairs.done[-1]
         computed += tried.cpu_seconds
-        stretch.add(tried.forward[0] + tried.backward[0], tried.cpu_seconds)
+        if module.device.type == "cpu":
+            stretch.add(tried.forward[0] + tried.backward[0], tried.cpu_seconds)
     warm_up, *paced = pairs.at_base_pace()
     kept = [paced[place] for place in settled([pair.page_faults for pair in paced], least=least)]
     if is_long and max(pair.cpu_seconds for pair in kept) > warm_up.cpu_seconds:
@@ -309,9 +302,10 @@ def _page_faults() -> int:
 
 
 def _now(device: torch.device) -> tuple[float, float]:
-    """Seconds by the clock and of this process's processor time, after everything that was handed to the device is done."""
+    """Seconds by the clock and of the processor, after everything that was handed to the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+        return (seconds := time.perf_counter()), seconds
     return time.perf_counter(), time.process_time()
 
 
@@ -321,19 +315,15 @@ def _since(started: tuple[float, float], device: torch.device) -> tuple[float, f
 
 
 class _PeakMemory:
-    """How much memory is taken from now on, at its peak."""
+    """How much memory is taken from now on, at its peak. On a card by tensors alone: meanwhile the process grows by kernels."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            self._before = torch.cuda.memory_allocated(device)
-        else:
-            reset_peak()
-            self._before = anonymous_bytes()
+    def __init__(self, accelerator: str) -> None:
+        self._accelerator = accelerator
+        reset_peak(accelerator)
+        self._before = torch.cuda.memory_allocated() if accelerator == "cuda" else anonymous_bytes()
 
     def taken(self) -> int:
         """Bytes. Where the kernel doesn't let a process reset its peak, it is that of its whole life: too much, never
         too little."""
-        peak = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else peak_anonymous_bytes()
+        peak = torch.cuda.max_memory_allocated() if self._accelerator == "cuda" else peak_anonymous_bytes()
         return max(0, peak - self._before)

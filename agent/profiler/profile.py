@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from edgeswarm.model.stage_graph import StageGraph
-from edgeswarm.process_memory import anonymous_bytes
 from edgeswarm.wire.v1 import agent_pb2
 
 from ..telemetry.hardware import cpu_burst_seconds
 from ..telemetry.memory import read_memory
+from ..worker.accelerator import held_bytes, made_ready
 from .held_memory import held_sample_bytes
 from .layer_timing import Timing, time_layer
 from .reference_work import Paces, ReferenceWork, steady
@@ -44,7 +44,7 @@ def run_profile(
     measure_wire: measures frames where there is a wire. Returns what the worker itself costs.
     Raises: GRAPH_REFUSED for a layer that can't be built here, whatever check_halt raises.
     """
-    accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    accelerator = made_ready()
     stretch = Stretch()
     calibrate(stretch)
     wire = WireCost(0.0, 0.0) if measure_wire is None else measure_wire()
@@ -84,7 +84,7 @@ def run_profile(
         curves[layer.signature] = curve
         first_looks[layer.signature] = timings
         # After the first: kernels of all layers at all batch sizes lie around in no worker that trains.
-        base_bytes = base_bytes or anonymous_bytes() - reference_bytes
+        base_bytes = base_bytes or held_bytes(accelerator) - reference_bytes
     for layer in request.layers:
         first = first_looks[layer.signature]
         # Whole stages take long, and many layers' noise evens out in them.
@@ -96,7 +96,7 @@ def run_profile(
     for curve in curves.values():
         send(at_pace(curve, usual.cpu_seconds if stretch.is_stalled else usual.wall_seconds))
     return agent_pb2.ProcessCost(
-        base_bytes=base_bytes or anonymous_bytes() - reference_bytes,
+        base_bytes=base_bytes or held_bytes(accelerator) - reference_bytes,
         stretch=stretch.factor,
         burst_seconds=cpu_burst_seconds(torch.get_num_threads()),
         frame_seconds=wire.frame_seconds * stretch.factor,

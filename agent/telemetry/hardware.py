@@ -13,6 +13,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from .card import chosen_card, read_card
 from .files import ROOT, cgroup_folders, hidden_cgroup, read_text, read_whole, whole
 
 # Any of these says that a GPU of NVIDIA's is there: a card's device, or a Jetson's own.
@@ -51,6 +52,7 @@ def read_hardware(*, slow_down: float = 1.0, threads: int | None = None, root: P
     thread_count = threads or _threads_of_the_environment() or max(1, int(cores))
     torch = torch_version()
     accelerator = guess_accelerator(torch, root)
+    card = read_card() if accelerator == "cuda" else None
     board = board_name(root)
     values = {
         "board": board,
@@ -65,6 +67,7 @@ def read_hardware(*, slow_down: float = 1.0, threads: int | None = None, root: P
         "affinity": ",".join(str(core) for core in affinity),
         "threads": str(thread_count),
         "slow_down": f"{slow_down:g}",
+        **({} if card is None else {"card": card.name}),
     }
     return Hardware(
         board=board,
@@ -93,8 +96,9 @@ def torch_version() -> str:
 
 
 def guess_accelerator(torch: str, root: Path = ROOT) -> str:
-    """ "cuda" where there is a GPU and a torch that isn't built for the CPU alone; the worker's hello settles it."""
-    has_gpu = any((root / device).exists() for device in _GPU_DEVICES)
+    """ "cuda" where there is a GPU, this process may use it, and torch isn't built for the CPU alone; the worker's hello
+    settles it."""
+    has_gpu = chosen_card(os.environ) is not None and any((root / device).exists() for device in _GPU_DEVICES)
     return "cuda" if has_gpu and torch and not torch.endswith("+cpu") else "cpu"
 
 

@@ -29,7 +29,7 @@ from .epoch_context import EpochContext
 from .exchange import StageExchange
 from .feed import Batch, SampleFeed
 from .job_loss import called
-from .stage_samples import stage_inputs, to_device
+from .stage_samples import stage_inputs
 from .timing import BACKWARD, FORWARD, WAITING
 
 LossFunction = Callable[[Any, Any], Any]
@@ -109,7 +109,7 @@ class StageCompute:
         """Forward of an interval of a micro-batch: what its backward needs, and the outputs."""
         with self.shared.clock.part(FORWARD):
             self.shared.progress.set(f"forward of micro-batch {micro_batch}")
-            with self.shared.stretched():
+            with self.shared.computing():
                 draw = DrawKey(self.shared.seed, self._round, micro_batch, interval.first, interval.end)
                 outputs = self.module.forward(interval.size, inputs, draw=draw, check_halt=self.shared.switch.check)
                 held = _InFlight(inputs, edges_of(outputs))
@@ -138,9 +138,10 @@ class StageCompute:
         result = called(
             self.loss,
             unflatten(self.module.graph.output_structure, outputs),
-            to_device(samples.targets, self.module.device),
+            samples.targets,
             indices=samples.indices,
             device=self.routes.device,
+            on=self.module.device,
         )
         if isinstance(result, tuple):
             total, count = result
@@ -180,7 +181,7 @@ class StageCompute:
         with self.shared.clock.part(BACKWARD):
             self.shared.progress.set(f"backward of micro-batch {micro_batch}")
             self.shared.switch.check()
-            with self.shared.stretched():
+            with self.shared.computing():
                 if roots:
                     run_backward(roots, gradients)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .accelerator import wait_for
 from .egress import EgressScheduler
 from .epoch_state import EpochSwitch
 from .mailbox import Mailbox
@@ -17,7 +18,7 @@ from .timing import Progress, RoundClock
 class EpochContext:
     """wire_dtype: how float32 travels between workers, None for as it is.
 
-    slow_down: stretches computing, for demos and tests: 3.0 makes a third of the speed.
+    slow_down: stretches computing, for demos and tests: 3.0 makes a third of the speed. accelerator: "cpu" or "cuda".
     """
 
     epoch: int
@@ -29,11 +30,14 @@ class EpochContext:
     progress: Progress
     wire_dtype: str | None = None
     slow_down: float = 1.0
+    accelerator: str = "cpu"
 
     @contextlib.contextmanager
-    def stretched(self) -> Iterator[None]:
-        """Sleeps at the end so long that the computing inside took `slow_down` times its CPU seconds."""
-        started = time.thread_time()
+    def computing(self) -> Iterator[None]:
+        """What is inside is done at the end, on a card, too, and took `slow_down` times its seconds, CPU seconds on a CPU."""
+        now = time.thread_time if self.accelerator == "cpu" else time.perf_counter
+        started = now()
         yield
+        wait_for(self.accelerator)
         if self.slow_down > 1.0:
-            self.switch.sleep((self.slow_down - 1.0) * (time.thread_time() - started))
+            self.switch.sleep((self.slow_down - 1.0) * (now() - started))

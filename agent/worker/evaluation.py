@@ -36,7 +36,7 @@ from .exchange import StageExchange
 from .feed import Batch, SampleFeed
 from .job_loss import called
 from .samples import SampleSource
-from .stage_samples import evaluation_requests, sample_part, stage_inputs, to_device
+from .stage_samples import evaluation_requests, sample_part, stage_inputs
 from .timing import FORWARD, WAITING
 from .transformed_samples import TransformedSamples
 
@@ -171,7 +171,7 @@ class StageEvaluation:
     ) -> Sequence[torch.Tensor]:
         with self._shared.clock.part(FORWARD):
             self._shared.progress.set(f"{ACTIVITY}forward of micro-batch {micro_batch}")
-            with self._shared.stretched():
+            with self._shared.computing():
                 # A model may draw even here; then each evaluation of a round draws the same.
                 draw = DrawKey(self._shared.seed, self._round, micro_batch, interval.first, interval.end)
                 outputs = self.module.forward(interval.size, inputs, draw=draw, check_halt=self._shared.switch.check)
@@ -187,10 +187,15 @@ class StageEvaluation:
 
     def _measure(self, outputs: Sequence[torch.Tensor], samples: Batch, *, rows: int) -> None:
         output = unflatten(self.module.graph.output_structure, outputs)
-        targets = to_device(samples.targets, self.module.device)
         for name, metric in self._metrics.items():
             result = called(
-                metric, output, targets, indices=samples.indices, device=self._device, dataset="evaluation dataset"
+                metric,
+                output,
+                samples.targets,
+                indices=samples.indices,
+                device=self._device,
+                on=self.module.device,
+                dataset="evaluation dataset",
             )
             self._totals[name].add(name, result, rows=rows)
 

@@ -11,12 +11,12 @@ from edgeswarm.gradient_pieces import bucket_bytes
 from edgeswarm.job import Job
 from edgeswarm.model.batch_norm import BatchNormMerger
 from edgeswarm.model.stage import StageModule
-from edgeswarm.process_memory import peak_anonymous_bytes
 from edgeswarm.routes import Routes, TiedTensor
 from edgeswarm.samples import SampleOrder
 from edgeswarm.schedule.policy import Action, ActionKind
 from edgeswarm.wire.v1 import agent_pb2
 
+from .accelerator import peak_bytes, wait_for
 from .all_reduce import ReplicaGroup
 from .compute import StageCompute
 from .excess_memory import ExcessMemory
@@ -107,6 +107,7 @@ class StageExecutor:
                 sum_of_squares=totals.sum_of_squares if self._clips else None,
                 round_number=round_number,
             )
+            wait_for(self._module.device.type)
         samples = sum(self._compute.exchange.route(index).interval.size for index in mine)
         report = self._report(round_number, samples, _cpu_seconds() - cpu_before)
         if self._routes.is_last and self._routes.is_leader:
@@ -189,7 +190,7 @@ class StageExecutor:
             other_seconds=parts.get(OTHER, 0.0),
             sent_bytes=sent,
             received_bytes=received,
-            peak_memory_bytes=peak_anonymous_bytes(),
+            peak_memory_bytes=peak_bytes(self._module.device.type),
             cpu_seconds=cpu_seconds,
             fetched_sample_bytes=fetched,
             model_cpu_seconds=shared.clock.model_cpu_seconds,

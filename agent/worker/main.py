@@ -20,7 +20,6 @@ import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.job_file import user_error
-from edgeswarm.process_memory import anonymous_bytes
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import LayerState
@@ -29,6 +28,7 @@ from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 from ..pipe import MessagePipe
 from ..profiler.profile import run_profile
 from ..profiler.wire_cost import WireCost, measure_wire
+from .accelerator import held_bytes, made_ready
 from .epoch_state import EpochSwitch
 from .errors import HaltedError, LinkBrokenError, line_of
 from .executor import run_rounds
@@ -60,9 +60,7 @@ class Worker:
     ) -> None:
         leave_out_compiler()
         torch.set_num_threads(threads)
-        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
-        if accelerator == "cuda":
-            torch.use_deterministic_algorithms(True, warn_only=True)
+        accelerator = made_ready()
         identity = Identity.load(identity_folder, role=Role.AGENT)
         self._pipe = pipe
         self._progress = Progress()
@@ -94,7 +92,7 @@ class Worker:
             port=self._server.port,
             torch_version=torch.__version__,
             accelerator=self._context.accelerator,
-            base_bytes=anonymous_bytes(),
+            base_bytes=held_bytes(self._context.accelerator),
         ))  # fmt: skip
         threading.Thread(target=self._read_commands, name="commands", daemon=True).start()
         threading.Thread(target=self._report_progress, name="progress", daemon=True).start()
@@ -129,7 +127,7 @@ class Worker:
                 action=action,
                 waiting_for=waiting_for,
                 action_seconds=seconds,
-                memory_bytes=anonymous_bytes(),
+                memory_bytes=held_bytes(self._context.accelerator),
                 tensor_port=self._server.port,
             ))  # fmt: skip
             self._reports.send_held()

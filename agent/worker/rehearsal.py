@@ -15,18 +15,18 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.draws import DrawKey
 from edgeswarm.model.probe import random_inputs_for
 from edgeswarm.model.stage import StageModule
-from edgeswarm.process_memory import peak_anonymous_bytes, reset_peak
 
 from ..out_of_memory import is_out_of_memory
+from .accelerator import peak_bytes, reset_peak, wait_for
 from .backward import edges_of, run_backward
 
 
 def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, check_halt: Callable[[], None]) -> int:
-    """Runs `in_flight` forwards of `batch` samples, then their backwards; returns the peak of anonymous memory in bytes.
+    """Runs `in_flight` forwards of `batch` samples, then their backwards; returns the peak of memory in bytes.
 
     Leaves parameters and buffers alone, and zeros in the gradients. Raises EdgeswarmError where memory ends.
     """
-    reset_peak()
+    reset_peak(module.device.type)
     graph = module.graph
     try:
         held: list[list[tuple[GradientEdge, torch.Size, torch.dtype]]] = []
@@ -44,6 +44,7 @@ def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, ch
             if roots:
                 zeros = [torch.zeros(shape, dtype=dtype, device=module.device) for _, shape, dtype in roots]
                 run_backward([edge for edge, _, _ in roots], zeros)
+        wait_for(module.device.type)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -59,4 +60,4 @@ def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, ch
     for parameter in module.parameters.values():
         if parameter.grad is not None:
             parameter.grad.zero_()
-    return peak_anonymous_bytes()
+    return peak_bytes(module.device.type)

@@ -23,7 +23,6 @@ from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.plan import Plan
 from edgeswarm.prepare_parts import FETCH_LAYERS
-from edgeswarm.process_memory import anonymous_bytes, give_back_free_memory, peak_anonymous_bytes, reset_peak
 from edgeswarm.routes import Routes, TiedTensor
 from edgeswarm.samples import SampleOrder
 from edgeswarm.security.identity import Identity
@@ -32,6 +31,7 @@ from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.frames import FrameKind
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
+from .accelerator import give_back_free_memory, held_bytes, peak_bytes, reset_peak
 from .all_reduce import ReplicaGroup
 from .compute import StageCompute
 from .egress import EgressScheduler
@@ -41,6 +41,7 @@ from .evaluation import StageEvaluation, evaluation_module
 from .exchange import StageExchange
 from .executor import StageExecutor
 from .feed import SampleFeed
+from .job_loss import move_modules
 from .layers import LayerHolder, fetch_layers, load_optimizer_state, tensors_of
 from .links import OutboundLinks
 from .mailbox import Mailbox
@@ -112,8 +113,8 @@ class StageEpoch:
         """Does all of it. Raises EdgeswarmError where something is missing, and what ended the epoch when it ends first."""
         request, context = self._request, self._context
         settings = request.training
-        base_bytes = anonymous_bytes()
-        reset_peak()
+        base_bytes = held_bytes(context.accelerator)
+        reset_peak(context.accelerator)
         self.switch.check()
         with self._timed("load job"):
             job = load_job(self._bundle_folder, settings.job_file, where=context.device)
@@ -127,7 +128,8 @@ class StageEpoch:
             self.switch.check()
         with self._timed("build stage"):
             module = StageModule(graph, tensors_of(states), device=context.accelerator, fast_layout=True)
-        fetch_peak_memory_bytes = peak_anonymous_bytes()
+            move_modules(job, module.device)
+        fetch_peak_memory_bytes = peak_bytes(context.accelerator)
         self.parameter_bytes = sum(p.numel() * p.element_size() for p in module.parameters.values())
         mailbox = Mailbox(self.switch, epoch=request.job.epoch)
         egress = EgressScheduler(self.switch)
@@ -143,6 +145,7 @@ class StageEpoch:
             progress=context.progress,
             wire_dtype=settings.wire_dtype or None,
             slow_down=context.slow_down,
+            accelerator=context.accelerator,
         )
         with self._timed("open data"):
             source = self._sample_source(job, routes, data_pb2.SAMPLE_SET_TRAINING)
@@ -190,7 +193,7 @@ class StageEpoch:
         del states
         if not self._keeps_layers:
             # What fetching left behind as the layers grew is no part of the peak.
-            give_back_free_memory()
+            give_back_free_memory(context.accelerator)
         with self._timed("rehearse"):
             self.peak_memory_bytes = rehearse(
                 module,
@@ -225,7 +228,7 @@ class StageEpoch:
             self.switch.error.__traceback__ = None
         gc.collect()
         if not keeps_memory:
-            give_back_free_memory()
+            give_back_free_memory(self._context.accelerator)
 
     def _layers(self) -> Mapping[int, LayerState]:
         kept, self._kept = self._kept, None  # nothing but the stage keeps them in memory

@@ -60,7 +60,8 @@ def _memory_of(device: Device) -> str:
 
 
 def _accelerator_of(device: Device) -> str:
-    return device.accelerator if device.slow_down == 1.0 else f"{device.accelerator}, {device.slow_down:g} x slower"
+    name = device.hardware.get("card") or device.accelerator
+    return name if device.slow_down == 1.0 else f"{name}, {device.slow_down:g} x slower"
 
 
 def state_of(device: Device) -> str:

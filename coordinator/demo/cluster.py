@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -51,12 +51,14 @@ class AgentSpec:
 
     name: for a person, and the beginning of its node id. slow_down: how many times longer its computing takes.
     threads: of its worker. memory: what it may use, as `--memory` takes it ("512 MiB"); None for all that is free.
+    environment: of this agent, besides its cluster's.
     """
 
     name: str
     slow_down: float = 1.0
     threads: int = 1
     memory: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -265,7 +267,7 @@ class ThrowawayCluster:
             raise _did_not_start(agent, f"`edgeswarm-agent {arguments[0]}` ended with exit code {code}")
 
     def _spawn(self, agent: _Agent, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        environment = {**_plain_environment(), "PYTHONUNBUFFERED": "1", **self._environment}
+        environment = {**_plain_environment(), "PYTHONUNBUFFERED": "1", **self._environment, **agent.spec.environment}
         environment["EDGESWARM_HOME"] = str(agent.home)
         with agent.log_path.open("ab") as log:
             process = subprocess.Popen(

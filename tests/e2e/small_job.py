@@ -199,8 +199,7 @@ def train_on(cluster: ThrowawayCluster, job_path: Path, *, plan: Plan | None, ou
         output=output,
         plan_path=plan_path,
         listen_address="127.0.0.1",
-        discovery=cluster.discovery(),
-        **more,
+        **{"discovery": cluster.discovery(), **more},
     )
     return train(options, folders=cluster.folders)
 

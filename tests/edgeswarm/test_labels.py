@@ -87,3 +87,13 @@ def test_other_errors_are_not_the_labels() -> None:
     assert complaint(torch.matmul, torch.zeros(2, 3), torch.zeros(2, 4)) is None
     assert complaint(lambda output, targets: output[7].mean(), torch.zeros(2, 3), torch.tensor([0, 1])) is None
     assert complaint(functional.cross_entropy, torch.zeros(2, 3, 5), torch.tensor([4, 9])) is None
+
+
+def test_a_card_says_of_any_wrong_label_the_same() -> None:
+    def asserts(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    wrong = complaint(asserts, torch.zeros(2, 3), torch.tensor([0, 3]))
+    assert wrong is not None
+    assert "label 3" in wrong.message
+    assert complaint(asserts, torch.zeros(2, 3), torch.tensor([0, 2])) is None

@@ -35,7 +35,7 @@ def compute(cpu_seconds: float) -> None:
 
 def test_computing_is_stretched_by_its_cpu_seconds() -> None:
     started = time.monotonic()
-    with context(slow_down=4.0).stretched():
+    with context(slow_down=4.0).computing():
         compute(0.05)
     assert time.monotonic() - started >= 4 * 0.05
 
@@ -46,7 +46,7 @@ def test_a_halt_ends_the_stretch() -> None:
     threading.Timer(0.1, shared.switch.halt).start()
 
     def stretch() -> None:
-        with shared.stretched():
+        with shared.computing():
             compute(0.01)
 
     with pytest.raises(HaltedError):
