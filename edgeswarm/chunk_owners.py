@@ -37,11 +37,12 @@ def exchange_steps(replicas: int) -> int:
 class Traffic:
     """What one replica has to do with a buffer.
 
-    sent: by which part of the buffer it sends, and receives as much. frames: that it sends and takes.
-    waits: how often it waits for frames, and is woken up.
+    sent: by which part of the buffer it sends, and receives as much. over_one_link: the most of it to or from one other.
+    frames: that it sends and takes. waits: how often it waits for frames, and is woken up.
     """
 
     sent: float
+    over_one_link: float
     frames: int
     waits: int
 
@@ -51,7 +52,10 @@ def traffic(replicas: int, owners: int, *, is_owner: bool) -> Traffic:
     """Of one replica in a group of so many, a chunk of the buffer at each of so many owners."""
     assert replicas > 1
     if replicas == 2:
-        return Traffic(1.0, 2, 1)
+        return Traffic(1.0, 1.0, 2, 1)
     if not is_owner:
-        return Traffic(1.0, 2 * owners, 1)
-    return Traffic((replicas + owners - 2) / owners, 2 * (replicas + owners - 2), 2 if owners > 1 else 1)
+        return Traffic(1.0, 1 / owners, 2 * owners, 1)
+    # To another owner go his chunk and the sum of the own one.
+    over_one_link = 2 / owners if owners > 1 else 1.0
+    sent = (replicas + owners - 2) / owners
+    return Traffic(sent, over_one_link, 2 * (replicas + owners - 2), 2 if owners > 1 else 1)

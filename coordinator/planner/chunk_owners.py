@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from edgeswarm.chunk_owners import traffic
+from edgeswarm.chunk_owners import Traffic, traffic
 from edgeswarm.gradient_pieces import bucket_bytes
 from edgeswarm.plan import Plan
 from edgeswarm.profile import Overheads, PlanningInstance
@@ -25,10 +25,17 @@ _MOST_OWNERS = 12
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A device of a group: its overheads, and bytes per second of its slowest link within the group."""
+    """A device of a group: its overheads; link, card: bytes per second of its slowest link within the group, and of all its
+    links together, which are no more than its fastest one.
+    """
 
     overheads: Overheads
-    bandwidth: float
+    link: float
+    card: float
+
+    def byte_seconds(self, does: Traffic) -> float:
+        """Of its links, for each byte of a buffer with which it does so much."""
+        return max(does.sent / self.card, does.over_one_link / self.link)
 
 
 def choose_owners(replicas: Sequence[Replica], gradient_bytes: float) -> tuple[int, ...]:
@@ -68,7 +75,7 @@ def replicas_of(instance: PlanningInstance, group: Sequence[int]) -> list[Replic
     rates = instance.network.bandwidth
     profiles = [instance.profiles[instance.devices[place].profile] for place in group]
     return [
-        Replica(profile.overheads, slowest_link(rates, place, group))
+        Replica(profile.overheads, slowest_link(rates, place, group), card_rate(rates, place))
         for profile, place in zip(profiles, group, strict=True)
     ]
 
@@ -76,6 +83,12 @@ def replicas_of(instance: PlanningInstance, group: Sequence[int]) -> list[Replic
 def slowest_link(rates: Sequence[Sequence[float]], place: int, group: Sequence[int]) -> float:
     """Bytes per second, from one device to the others of its group and from them. rates[from][to]."""
     return min(min(rates[place][peer], rates[peer][place]) for peer in group if peer != place)
+
+
+def card_rate(rates: Sequence[Sequence[float]], place: int) -> float:
+    """Bytes per second that a device sends and takes at most: by its fastest link, of both ways the slower."""
+    others = [other for other in range(len(rates)) if other != place]
+    return min(max(rates[place][other] for other in others), max(rates[other][place] for other in others))
 
 
 def with_owners(instance: PlanningInstance, plan: Plan) -> Plan:
@@ -96,20 +109,22 @@ def handling_seconds(overheads: Overheads, *, size: int, owners: int, gradient_b
 
 
 class _Carried(NamedTuple):
-    """What a replica does with all of a stage's gradients: bytes that it sends, and takes as many; frames, and waits for some."""
+    """What a replica does with all of a stage's gradients; frames: of all their pieces, and waits for some."""
 
-    sent_bytes: float
+    gradient_bytes: float
+    does: Traffic
     frames: float
 
     @classmethod
     def of(cls, gradient_bytes: float, *, size: int, owners: int, is_owner: bool) -> _Carried:
-        share = traffic(size, owners, is_owner=is_owner)
+        does = traffic(size, owners, is_owner=is_owner)
         pieces = max(1.0, gradient_bytes / bucket_bytes(size))
-        return cls(share.sent * gradient_bytes, pieces * (share.frames + share.waits))
+        return cls(gradient_bytes, does, pieces * (does.frames + does.waits))
 
     def seconds(self, replica: Replica) -> float:
         """Of its links and its processor."""
-        return self.sent_bytes / replica.bandwidth + self.handling_seconds(replica.overheads)
+        return self.gradient_bytes * replica.byte_seconds(self.does) + self.handling_seconds(replica.overheads)
 
     def handling_seconds(self, overheads: Overheads) -> float:
-        return self.frames * overheads.frame_seconds + 2 * self.sent_bytes * overheads.byte_seconds
+        sent_bytes = self.does.sent * self.gradient_bytes
+        return self.frames * overheads.frame_seconds + 2 * sent_bytes * overheads.byte_seconds

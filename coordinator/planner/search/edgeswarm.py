@@ -24,10 +24,10 @@ from ..backups import with_backups
 from ..prediction import with_prediction
 from .candidate import Candidate, Outline, usual_in_flight
 from .cut_points import candidate_cuts
-from .effort import Effort, is_small, usual_effort
+from .effort import Effort, has_many_devices, is_small, usual_effort
 from .fewer_held import with_fewer_held
 from .group_costs import GroupCostTables
-from .grouping import make_units, transitions
+from .grouping import groups_by_room, make_units, transitions
 from .judge import Judge, candidate_of, make_bare_plan
 from .local_search import LocalSearch
 from .moves import Moves, canonical
@@ -127,10 +127,11 @@ def _outlines(problem: SearchProblem, sizes: Sequence[int], most: int) -> list[O
     kept = [outline for _, _, _, outline in sketches[:most]]
     kept += [outline for _, number, _, outline in sketches if number < 3]
     outlines = [_with_usual_in_flight(outline) for outline in kept] + kept
+    near = groups_by_room(problem) if has_many_devices(problem) else []
     for size in sizes:
         whole = (0, problem.layer_count)
         outlines += [Outline(size, whole, ((device,),), (1,)) for device in _one_of_each_kind(problem)]
-        outlines.append(Outline(size, whole, (tuple(range(problem.device_count)),), (1,)))
+        outlines += [Outline(size, whole, (group,), (1,)) for group in (tuple(range(problem.device_count)), *near)]
     return list(dict.fromkeys(outlines))
 
 

@@ -79,6 +79,10 @@ class GroupCostTables:
                 rates[a, b] = float(np.median(finite))
         return rates
 
+    def _card(self, kind: int) -> float:
+        """Bytes per second that the first device of a kind sends and takes at most."""
+        return min(self.problem.card_out[self._first[kind]], self.problem.card_in[self._first[kind]])
+
     def between(self) -> FloatArray:
         """[groups, groups]: the slowest link from a device of one group to one of another."""
         present = self.groups > 0
@@ -195,11 +199,14 @@ class GroupCostTables:
         """[groups, runs]: what the all-reduce takes beyond the last backward, and the optimizer's step."""
         sent = self.problem.instance.model.gradient_bytes_of_runs(self._firsts, self._ends)
         size = np.maximum(self.sizes.sum(axis=1), 1)
-        slowest = np.full(len(self.groups), np.inf)
+        slowest, card = np.full(len(self.groups), np.inf), np.full(len(self.groups), np.inf)
         for a, b in itertools.product(range(len(self.kinds)), repeat=2):
             pair = (self.sizes[:, a] > (1 if a == b else 0)) & (self.sizes[:, b] > 0)
             slowest = np.where(pair, np.minimum(slowest, self.links[a, b]), slowest)
-        factor = (2.0 * (size - 1) / size / slowest)[:, np.newaxis]
+            card = np.where(self.sizes[:, a] > 0, np.minimum(card, self._card(a)), card)
+        # All own a chunk of the gradients: of one goes 2 / size over any link, of all of them the rest over each card.
+        factor = np.maximum(2.0 * (size - 1) / size / card, np.where(size > 2, 2.0 / size, size - 1.0) / slowest)
+        factor = factor[:, np.newaxis]
         latency = (all_reduce_steps(size) * self.problem.latency)[:, np.newaxis]
         before = np.array(self.problem.buckets_before)
         # Bucket after bucket, and one of statistics behind them.

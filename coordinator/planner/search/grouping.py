@@ -24,6 +24,8 @@ MOST_TRANSITIONS = 2200
 FEW_TRANSITIONS = 300
 
 _FACTORS = (0.12, 0.3, 1.0, 3.0, 10.0)
+# Devices in a room have links to all others that differ by less.
+_ROOM_FACTOR = 0.3
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,29 @@ def make_units(problem: SearchProblem, *, most_transitions: int = MOST_TRANSITIO
     )
 
 
+def groups_by_room(problem: SearchProblem) -> list[tuple[int, ...]]:
+    """Groups of devices near to each other, each ascending: of the fastest room, of the fastest two, and so on, all of them or
+    those as fast as some class.
+
+    Units of many devices each don't stop at a room's wall: where devices are many, no set of them may be one of these.
+    """
+    rooms = _agglomerate(_link_distance(problem), math.log1p(_ROOM_FACTOR), list(range(problem.device_count)))
+    seconds = _whole_model_seconds(problem)
+    rooms.sort(key=lambda room: (-sum(1 / seconds[device] for device in room), sorted(room)))
+    found: dict[tuple[int, ...], None] = {}
+    for count in _some_of(len(rooms)):
+        near = sorted(device for room in rooms[:count] for device in room)
+        for slowest in sorted(set(seconds)):
+            found[tuple(device for device in near if seconds[device] <= slowest)] = None
+    return [group for group in found if group]
+
+
+def _some_of(count: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, ... and count itself."""
+    steps = sorted({step << power for power in range(count.bit_length()) for step in (1, 3)} | {count})
+    return [step for step in steps if step <= count]
+
+
 def transitions(counts: list[int]) -> int:
     """How many pairs (set, part of it) there are with so many units of each kind."""
     return math.prod((count + 1) * (count + 2) // 2 for count in counts)
@@ -88,13 +113,19 @@ def _link_distance(problem: SearchProblem) -> FloatArray:
 
 
 def _compute_distance(problem: SearchProblem) -> FloatArray:
-    forward, backward = problem.seconds
-    speed = np.log(np.maximum(forward[:, -1, -1] + backward[:, -1, -1], 1e-12))[problem.class_of]
+    speed = np.log(_whole_model_seconds(problem))
     memory = np.log(np.maximum(np.array(problem.memory), 1.0))
     result: FloatArray = np.maximum(
         np.abs(speed[:, np.newaxis] - speed[np.newaxis, :]), np.abs(memory[:, np.newaxis] - memory[np.newaxis, :])
     )
     return result
+
+
+def _whole_model_seconds(problem: SearchProblem) -> list[float]:
+    """By device: of a mini-batch."""
+    forward, backward = problem.seconds
+    seconds = np.maximum(forward[:, -1, -1] + backward[:, -1, -1], 1e-12)
+    return [float(seconds[kind]) for kind in problem.class_of]
 
 
 def _agglomerate(distance: FloatArray, most: float, members: list[int]) -> list[list[int]]:

@@ -18,13 +18,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from edgeswarm.chunk_owners import traffic
 from edgeswarm.model_costs import FloatArray, IntArray
 from edgeswarm.plan import IdleDevice, Plan, Stage
 from edgeswarm.profile import PlanningInstance
 
 from ...simulator.simulate import round_seconds
 from ..backups import with_backups
-from ..chunk_owners import handling_seconds, slowest_link
+from ..chunk_owners import handling_seconds
 from ..connection_memory import connection_bytes
 from ..cost_model import plan_memory_bytes
 from ..passing_memory import computing_per_sample, passing_of_runs
@@ -127,10 +128,12 @@ def _rough_seconds(problem: SearchProblem, group: tuple[int, ...], speeds: list[
     together, size = sum(speeds), len(group)
     if together <= 0:
         return math.inf
-    slowest = min(slowest_link(problem.links, device, group) for device in group) if size > 1 else math.inf
-    return (
-        problem.mini_batch / together + 2 * (size - 1) / size * problem.gradient_bytes(0, problem.layer_count) / slowest
-    )
+    seconds = problem.mini_batch / together
+    if size > 1:
+        does = traffic(size, size, is_owner=True)
+        slowest = max(replica.byte_seconds(does) for replica in problem.replicas(group).values())
+        seconds += slowest * problem.gradient_bytes(0, problem.layer_count)
+    return seconds
 
 
 class PassSharing:

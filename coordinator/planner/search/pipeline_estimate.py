@@ -182,7 +182,7 @@ class PipelineEstimator:
         factor, handling = 0.0, 0.0
         for device, replica in problem.replicas(tuple(sorted(stage.devices))).items():
             does = traffic(size, len(owners), is_owner=device in owners)
-            factor = max(factor, does.sent / replica.bandwidth)
+            factor = max(factor, replica.byte_seconds(does))
             each = replica.overheads
             frames = pieces * (does.frames + does.waits)
             handling = max(handling, frames * each.frame_seconds + 2 * does.sent * gradients * each.byte_seconds)

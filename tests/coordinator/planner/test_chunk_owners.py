@@ -20,24 +20,28 @@ FAST = Overheads(frame_seconds=0.0005, byte_seconds=1e-9)
 SLOW = Overheads(frame_seconds=0.005, byte_seconds=1e-8)
 
 
+def equal_links(overheads: Overheads, bandwidth: float) -> Replica:
+    return Replica(overheads, link=bandwidth, card=bandwidth)
+
+
 def test_on_slow_links_all_own_chunks_and_the_fastest_goes_first() -> None:
-    replicas = [Replica(SLOW, 1e6), Replica(FAST, 1e6), Replica(SLOW, 1e6), Replica(FAST, 1e6)]
+    replicas = [equal_links(overheads, 1e6) for overheads in (SLOW, FAST, SLOW, FAST)]
     assert choose_owners(replicas, 10 * MEBIBYTE) == (1, 3, 0, 2)
 
 
 def test_on_fast_links_the_fast_devices_own_them() -> None:
-    replicas = [Replica(SLOW, 12.5e6), Replica(FAST, 12.5e6), Replica(SLOW, 12.5e6), Replica(FAST, 12.5e6)]
+    replicas = [equal_links(overheads, 12.5e6) for overheads in (SLOW, FAST, SLOW, FAST)]
     assert choose_owners(replicas, 10 * MEBIBYTE) == (1, 3)
 
 
 def test_who_has_a_slow_link_owns_nothing() -> None:
-    replicas = [Replica(FAST, 1e6), Replica(FAST, 5e6), Replica(FAST, 5e6), Replica(FAST, 5e6)]
+    replicas = [equal_links(FAST, rate) for rate in (1e6, 5e6, 5e6, 5e6)]
     assert 0 not in choose_owners(replicas, 10 * MEBIBYTE)
 
 
 @given(st.integers(1, 9), st.floats(1e6, 1e9), st.integers(0, 50 * MEBIBYTE))
 def test_of_equal_devices_all_or_the_first_ones(size: int, bandwidth: float, gradient_bytes: int) -> None:
-    owners = choose_owners([Replica(SLOW, bandwidth)] * size, gradient_bytes)
+    owners = choose_owners([equal_links(SLOW, bandwidth)] * size, gradient_bytes)
     assert owners == tuple(range(len(owners)))
     assert 1 <= len(owners) <= size
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from edgeswarm.profile import Network, PlanningInstance
-from edgeswarm_coordinator.planner.search.grouping import MOST_TRANSITIONS, make_units, transitions
+from edgeswarm_coordinator.planner.search.grouping import MOST_TRANSITIONS, groups_by_room, make_units, transitions
 from edgeswarm_coordinator.planner.search.problem import SearchProblem
 
 from ..instances import PLENTY, make_instance
@@ -51,3 +51,14 @@ def test_a_hundred_devices_are_few_units_and_none_is_lost() -> None:
     units = make_units(SearchProblem(many(100, rooms=2)))
     assert transitions([len(kind.units) for kind in units]) <= MOST_TRANSITIONS
     assert sorted(device for kind in units for device in kind.devices) == list(range(100))
+
+
+def test_groups_by_room_fill_one_room_after_another_with_the_fastest_first() -> None:
+    problem = SearchProblem(many(30, rooms=3, noise=0.03))
+    groups = groups_by_room(problem)
+    assert sorted(map(len, groups)) == [5, 10, 10, 15, 20, 30]
+    for group in groups:
+        names = [problem.instance.device_names[device] for device in group]
+        rooms = {int(name.removeprefix("device")) // 10 for name in names}
+        assert len(group) in (5 * len(rooms), 10 * len(rooms))
+        assert len({problem.class_of[device] for device in group}) == (1 if len(group) == 5 * len(rooms) else 2)
