@@ -70,12 +70,18 @@ def owners_in(
     return tuple(devices[place] for place in chosen)
 
 
-def replicas_of(instance: PlanningInstance, group: Sequence[int]) -> list[Replica]:
-    """Of a group of two or more devices, which are named by their places in the instance."""
+def replicas_of(
+    instance: PlanningInstance, group: Sequence[int], *, cards: Sequence[float] | None = None
+) -> list[Replica]:
+    """Of a group of two or more devices, which are named by their places in the instance. cards: by place, where known."""
     rates = instance.network.bandwidth
     profiles = [instance.profiles[instance.devices[place].profile] for place in group]
     return [
-        Replica(profile.overheads, slowest_link(rates, place, group), card_rate(rates, place))
+        Replica(
+            profile.overheads,
+            slowest_link(rates, place, group),
+            card_rate(rates, place) if cards is None else cards[place],
+        )
         for profile, place in zip(profiles, group, strict=True)
     ]
 

@@ -23,6 +23,7 @@ from .planning_work import MOST_WORK, asteroid_work, dapple_work, pipedream_work
 from .prediction import with_prediction
 from .reached_in_flight import with_reached_in_flight
 from .search.edgeswarm import plan_by_search
+from .search.effort import MANY_DEVICES
 from .search.in_passes import plan_in_passes
 from .search.seeds import seed_plans
 from .shortage import Shortage, no_plan_fits, one_stage_shortage, pipeline_shortage, plan_shortages
@@ -40,7 +41,7 @@ LOOK_AT_EVERY_CUT = ("pipeline", "asteroid", "gpipe")
 MOST_TRIES = 4
 
 # Devices with which a search goes first for samples at hand: with more of them one search alone takes most of a minute.
-MOST_SEARCHED_TWICE = 16
+MOST_SEARCHED_TWICE = MANY_DEVICES
 
 # Tried one after another where no pipeline with K_p micro-batches in flight fits memory.
 FEWER_IN_FLIGHT = (3, 2, 1)

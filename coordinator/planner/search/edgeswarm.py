@@ -127,11 +127,13 @@ def _outlines(problem: SearchProblem, sizes: Sequence[int], most: int) -> list[O
     kept = [outline for _, _, _, outline in sketches[:most]]
     kept += [outline for _, number, _, outline in sketches if number < 3]
     outlines = [_with_usual_in_flight(outline) for outline in kept] + kept
-    near = groups_by_room(problem) if has_many_devices(problem) else []
+    whole = (0, problem.layer_count)
     for size in sizes:
-        whole = (0, problem.layer_count)
         outlines += [Outline(size, whole, ((device,),), (1,)) for device in _one_of_each_kind(problem)]
-        outlines += [Outline(size, whole, (group,), (1,)) for group in (tuple(range(problem.device_count)), *near)]
+        outlines.append(Outline(size, whole, (tuple(range(problem.device_count)),), (1,)))
+    if has_many_devices(problem):
+        # In the largest micro-batches; where memory wants smaller ones, the search makes them.
+        outlines += [Outline(max(sizes), whole, (group,), (1,)) for group in groups_by_room(problem)]
     return list(dict.fromkeys(outlines))
 
 

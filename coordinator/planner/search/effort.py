@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from .problem import SearchProblem
 
+# With more of them a search doesn't look at them one by one.
+MANY_DEVICES = 16
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -37,15 +40,14 @@ class Effort:
 def usual_effort(problem: SearchProblem) -> Effort:
     """About a second for a handful of devices, three for ten of them or for very deep models, a minute for a hundred."""
     if has_many_devices(problem):
-        return Effort(budget=1_000_000.0)
+        return Effort(budget=1_500_000.0)
     if problem.device_count > 6 or problem.layer_count > 180:
         return Effort(budget=200_000.0)
     return Effort(budget=120_000.0) if is_small(problem) else Effort()
 
 
 def has_many_devices(problem: SearchProblem) -> bool:
-    """More than a search looks at one by one."""
-    return problem.device_count > 16
+    return problem.device_count > MANY_DEVICES
 
 
 def is_small(problem: SearchProblem) -> bool:

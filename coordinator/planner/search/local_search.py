@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from .candidate import Candidate
+from .effort import MANY_DEVICES
 from .judge import Judge
 from .moves import Moves
 from .pipeline_estimate import PipelineEstimator
@@ -23,8 +24,10 @@ _LEAST_GAIN = 1e-6
 # Work of naming a candidate's neighbours, in the budget's unit.
 _OPENING = 150.0
 
-# Candidates whose neighbours are estimated together.
+# Candidates whose neighbours are estimated together, with up to MANY_DEVICES; with more they have more neighbours each.
 _AT_ONCE = 8
+# Work of estimating a candidate; of one with more replicas than this as much as it has replicas.
+_ESTIMATING = 12
 
 
 class LocalSearch:
@@ -36,6 +39,7 @@ class LocalSearch:
         self.judge = judge
         self.seen = SeenCandidates(judge.problem.kinds)
         self._opened: set[Candidate] = set()
+        self._at_once = max(1, _AT_ONCE * MANY_DEVICES // max(MANY_DEVICES, judge.problem.device_count))
 
     def beam(
         self,
@@ -58,10 +62,16 @@ class LocalSearch:
             front = [candidate for candidate in best if candidate not in self._opened]
             if not front:
                 return
-            for begin in range(0, len(front), _AT_ONCE):
-                if self.judge.budget <= floor:
-                    return
-                self.open(front[begin : begin + _AT_ONCE])
+            self.open_within(front, floor=floor)
+            if self.judge.budget <= floor:
+                return
+
+    def open_within(self, candidates: Sequence[Candidate], *, floor: float) -> None:
+        """Opens them, some at once, until the budget is down to `floor`."""
+        for begin in range(0, len(candidates), self._at_once):
+            if self.judge.budget <= floor:
+                return
+            self.open(candidates[begin : begin + self._at_once])
 
     def open(self, candidates: Iterable[Candidate]) -> None:
         """Estimates all their neighbours, at once: that costs much less than one after another."""
@@ -147,10 +157,14 @@ class LocalSearch:
         if new:
             rounds = [min(20, candidate.micro_batches(self.judge.problem.mini_batch)) for candidate in new]
             longest = max((len(candidate.stages) + 1) / 2 * count for candidate, count in zip(new, rounds, strict=True))
-            self.judge.budget -= 2 * longest * (14 + len(new) / 12) + 12 * len(new)
+            self.judge.budget -= 2 * longest * (14 + len(new) / 12) + sum(map(_estimating, new))
             for candidate, seconds in zip(new, self.estimator.estimate(new).tolist(), strict=True):
                 known = self.judge.seconds(candidate) if self.judge.knows(candidate) else None
                 self.seen.add(candidate, seconds, simulated=known)
         estimates = [self.seen[candidate].estimate for candidate in candidates]
         order = np.argsort(estimates, kind="stable").tolist()
         return [candidates[place] for place in order if math.isfinite(estimates[place])]
+
+
+def _estimating(candidate: Candidate) -> int:
+    return max(_ESTIMATING, sum(len(stage.devices) for stage in candidate.stages))

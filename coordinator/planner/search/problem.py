@@ -12,7 +12,7 @@ from edgeswarm.gradient_pieces import LAST_BUCKET_BYTES, LEAST_BUCKET_BYTES
 from edgeswarm.model_costs import FloatArray, IntArray
 from edgeswarm.profile import PlanningInstance
 
-from ..chunk_owners import Replica, choose_owners, replicas_of
+from ..chunk_owners import Replica, card_rate, choose_owners, replicas_of
 from ..passing_memory import PassingMemory, passing_table
 from .kinds import canonical_order, interchangeable_kinds
 
@@ -72,6 +72,11 @@ class SearchProblem:
     def passing(self) -> PassingMemory:
         """[layer_count + 1, layer_count + 1]: what is held beside weights and saved activations."""
         return passing_table(self.instance)
+
+    @cached_property
+    def _cards(self) -> list[float]:
+        """By device: bytes per second that its card sends and takes at most of what other devices send."""
+        return [card_rate(self.links, device) for device in range(self.device_count)]
 
     @cached_property
     def card_out(self) -> list[float]:
@@ -152,7 +157,7 @@ class SearchProblem:
     def replicas(self, group: tuple[int, ...]) -> dict[int, Replica]:
         """By device, of a group of two or more, ascending."""
         if group not in self._replicas:
-            self._replicas[group] = dict(zip(group, replicas_of(self.instance, group), strict=True))
+            self._replicas[group] = dict(zip(group, replicas_of(self.instance, group, cards=self._cards), strict=True))
         return self._replicas[group]
 
     def micro_batches(self, micro_batch: int) -> int:

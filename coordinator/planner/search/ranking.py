@@ -93,7 +93,7 @@ class Ranking:
         starts = [known[place][0] for place in places[: self.effort.climbs]]
         # Together their neighbours cost less to estimate, but all of it even where the budget is used up by the first.
         if starts and self.judge.budget - floor > _WORTH_OPENING_ALL * self.judge.work(starts[0]):
-            self.local.open(starts)
+            self.local.open_within(starts, floor=floor)
         for start in starts:
             self._climb(start, patience=self.effort.patience, floor=floor)
         self._climb(self.best[1], patience=self.effort.last_patience, floor=floor)
