@@ -25,6 +25,21 @@ def test_all_own_as_much_as_in_a_ring_and_two_exchange() -> None:
     assert [exchange_steps(replicas) for replicas in (2, 3, 9)] == [1, 2, 2]
 
 
+def test_over_one_link_goes_a_chunk_and_between_owners_a_sum_too() -> None:
+    assert traffic(2, 2, is_owner=True).over_one_link == 1.0
+    assert traffic(5, 1, is_owner=True).over_one_link == traffic(5, 1, is_owner=False).over_one_link == 1.0
+    assert traffic(5, 4, is_owner=True).over_one_link == 2 / 4
+    assert traffic(5, 4, is_owner=False).over_one_link == 1 / 4
+
+
+@given(st.integers(2, 40), st.data())
+def test_where_all_links_are_alike_the_card_is_the_limit(replicas: int, data: st.DataObject) -> None:
+    owners = data.draw(st.integers(1, replicas))
+    for is_owner in (True, False):
+        does = traffic(replicas, owners, is_owner=is_owner)
+        assert does.over_one_link <= does.sent
+
+
 @pytest.mark.parametrize(
     ("chunks", "owners"), [(0, "a"), (0.5, "a"), (1, "a"), (2, "ab"), (2.9, "ab"), (3, "abc"), (100, "abc")]
 )

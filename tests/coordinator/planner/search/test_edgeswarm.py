@@ -171,3 +171,24 @@ def test_many_devices_are_planned(devices: int) -> None:
     assert plan is not None
     instance.validate_plan(plan)
     assert len(plan.devices) > 3
+
+
+def in_rooms(rooms: int) -> PlanningInstance:
+    """Ten devices each, of three speeds; links between rooms have a tenth of the bandwidth."""
+    count = 10 * rooms
+    instance = make_instance(
+        (1.0,) * 6, tuple(1.0 + 2 * (place % 3) for place in range(count)), param_bytes=2_000_000, mini_batch=512
+    )
+    rates = tuple(tuple(1e7 if a // 10 == b // 10 else 1e6 for b in range(count)) for a in range(count))
+    return replace(instance, network=Network(0.0, rates))
+
+
+@pytest.mark.thorough
+def test_more_rooms_make_no_plan_slower() -> None:
+    effort = Effort(budget=40_000.0, wide=4)
+    few_rooms, many_rooms = (plan_by_search(in_rooms(rooms), effort=effort) for rooms in (2, 5))
+    assert few_rooms is not None
+    assert many_rooms is not None
+    assert few_rooms.predicted is not None
+    assert many_rooms.predicted is not None
+    assert many_rooms.predicted.round_seconds <= 1.02 * few_rooms.predicted.round_seconds

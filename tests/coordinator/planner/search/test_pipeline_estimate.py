@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeswarm.profile import DataSource, DeviceProfile, Overheads
+from edgeswarm.profile import DataSource, DeviceProfile, Network, Overheads
 from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage
 from edgeswarm_coordinator.planner.search.judge import Judge
 from edgeswarm_coordinator.planner.search.pipeline_batch import PipelineBatch, follow
@@ -138,6 +138,18 @@ def test_an_all_reduce_takes_processors() -> None:
     bytes_handled = 2 * (4 / 3) * (16 << 20) * 1e-7
     assert simulated > computing + bytes_handled
     assert estimated - computing == pytest.approx(simulated - computing, rel=0.2)
+
+
+def test_an_all_reduce_over_slow_links_goes_over_many_of_them_at_once() -> None:
+    """Six replicas in two rooms: over each link between these goes a sixth of the gradients, and a sixth of the sums."""
+    instance = make_instance((1.0,), (1.0,) * 6, param_bytes=6_000_000, mini_batch=6)
+    rates = tuple(tuple(1e6 if a // 3 == b // 3 else 1e5 for b in range(6)) for a in range(6))
+    problem = SearchProblem(replace(instance, network=Network(0.0, rates)))
+    stage = CandidateStage(0, 1, tuple(range(6)), (1,) * 6, 1)
+    estimated, simulated = seconds_of(problem, Candidate(6, (stage,)))
+    computing = 3.0
+    assert simulated - computing >= 2 / 6 * 6_000_000 / 1e5
+    assert estimated - computing == pytest.approx(simulated - computing, rel=0.25)
 
 
 @pytest.mark.parametrize(
