@@ -7,6 +7,7 @@ The worker sees cards in the order of the library (CUDA_DEVICE_ORDER, see superv
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,7 +49,8 @@ def read_card(environment: Mapping[str, str] = os.environ) -> Card | None:
     except pynvml.NVMLError:
         return None
     finally:
-        pynvml.nvmlShutdown()
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
 
 def read_training_memory(accelerator: str) -> Memory:

@@ -9,6 +9,8 @@ device's limit (telemetry/card.py), so that a plan fits either.
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from edgeswarm import process_memory
@@ -57,5 +59,7 @@ def reset_peak(accelerator: str) -> None:
 def give_back_free_memory(accelerator: str) -> None:
     """Returns what the allocators keep but don't use."""
     if accelerator == "cuda":
-        torch.cuda.empty_cache()
+        # After an error on the card it refuses everything, and whoever ends the epoch has that error to tell, not this one.
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.empty_cache()
     process_memory.give_back_free_memory()

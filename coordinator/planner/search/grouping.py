@@ -69,11 +69,12 @@ def groups_by_room(problem: SearchProblem) -> list[tuple[int, ...]]:
     rooms = _agglomerate(_link_distance(problem), math.log1p(_ROOM_FACTOR), list(range(problem.device_count)))
     seconds = _whole_model_seconds(problem)
     rooms.sort(key=lambda room: (-sum(1 / seconds[device] for device in room), sorted(room)))
+    classes = sorted(set(seconds))
     found: dict[tuple[int, ...], None] = {}
     for count in _some_of(len(rooms)):
         near = sorted(device for room in rooms[:count] for device in room)
-        for slowest in sorted(set(seconds)):
-            found[tuple(device for device in near if seconds[device] <= slowest)] = None
+        for fast in _some_of(len(classes)):
+            found[tuple(device for device in near if seconds[device] <= classes[fast - 1])] = None
     return [group for group in found if group]
 
 

@@ -26,7 +26,7 @@ _OPENING = 150.0
 
 # Candidates whose neighbours are estimated together, with up to MANY_DEVICES; with more they have more neighbours each.
 _AT_ONCE = 8
-# Work of estimating a candidate; of one with more replicas than this as much as it has replicas.
+# Work of estimating a candidate; of one with more replicas than MANY_DEVICES as much as it has replicas.
 _ESTIMATING = 12
 
 
@@ -167,4 +167,5 @@ class LocalSearch:
 
 
 def _estimating(candidate: Candidate) -> int:
-    return max(_ESTIMATING, sum(len(stage.devices) for stage in candidate.stages))
+    replicas = sum(len(stage.devices) for stage in candidate.stages)
+    return replicas if replicas > MANY_DEVICES else _ESTIMATING
