@@ -20,7 +20,7 @@ from edgeswarm.wire.version import PROTOCOL_VERSION
 
 from .death import signal_name
 from .telemetry.card import read_training_memory
-from .telemetry.hardware import read_hardware
+from .telemetry.hardware import guess_accelerator, read_hardware, torch_version
 from .telemetry.memory import MEBIBYTE, hidden_limit
 
 # Less than torch alone takes, with a small stage.
@@ -143,7 +143,7 @@ def _torch(settings: AgentSettings) -> Finding:
 
 
 def _memory(settings: AgentSettings) -> Finding:
-    memory = read_training_memory(read_hardware().accelerator)
+    memory = read_training_memory(guess_accelerator(torch_version()))
     budget = memory.budget(settings.memory_limit_bytes)
     message = f"{budget // MEBIBYTE} MiB of {memory.total // MEBIBYTE} MiB can be used for training"
     hidden = hidden_limit() if settings.memory_limit_bytes is None else ""

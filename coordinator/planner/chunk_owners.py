@@ -10,6 +10,7 @@ cost, most of all a slow device's processor: fast devices own all chunks then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -92,9 +93,10 @@ def slowest_link(rates: Sequence[Sequence[float]], place: int, group: Sequence[i
 
 
 def card_rate(rates: Sequence[Sequence[float]], place: int) -> float:
-    """Bytes per second that a device sends and takes at most: by its fastest link, of both ways the slower."""
+    """Bytes per second that a device sends and takes at most: by its fastest link, the slower of both ways; infinite alone."""
     others = [other for other in range(len(rates)) if other != place]
-    return min(max(rates[place][other] for other in others), max(rates[other][place] for other in others))
+    out = max((rates[place][other] for other in others), default=math.inf)
+    return min(out, max((rates[other][place] for other in others), default=math.inf))
 
 
 def with_owners(instance: PlanningInstance, plan: Plan) -> Plan:

@@ -79,10 +79,6 @@ class GroupCostTables:
                 rates[a, b] = float(np.median(finite))
         return rates
 
-    def _card(self, kind: int) -> float:
-        """Bytes per second that the first device of a kind sends and takes at most."""
-        return min(self.problem.card_out[self._first[kind]], self.problem.card_in[self._first[kind]])
-
     def between(self) -> FloatArray:
         """[groups, groups]: the slowest link from a device of one group to one of another."""
         present = self.groups > 0
@@ -203,7 +199,7 @@ class GroupCostTables:
         for a, b in itertools.product(range(len(self.kinds)), repeat=2):
             pair = (self.sizes[:, a] > (1 if a == b else 0)) & (self.sizes[:, b] > 0)
             slowest = np.where(pair, np.minimum(slowest, self.links[a, b]), slowest)
-            card = np.where(self.sizes[:, a] > 0, np.minimum(card, self._card(a)), card)
+            card = np.where(self.sizes[:, a] > 0, np.minimum(card, self.problem.cards[self._first[a]]), card)
         # All own a chunk of the gradients: of one goes 2 / size over any link, of all of them the rest over each card.
         factor = np.maximum(2.0 * (size - 1) / size / card, np.where(size > 2, 2.0 / size, size - 1.0) / slowest)
         factor = factor[:, np.newaxis]

@@ -74,8 +74,8 @@ class SearchProblem:
         return passing_table(self.instance)
 
     @cached_property
-    def _cards(self) -> list[float]:
-        """By device: bytes per second that its card sends and takes at most of what other devices send."""
+    def cards(self) -> list[float]:
+        """By device: bytes per second that its card sends to other devices and takes from them at most."""
         return [card_rate(self.links, device) for device in range(self.device_count)]
 
     @cached_property
@@ -157,7 +157,7 @@ class SearchProblem:
     def replicas(self, group: tuple[int, ...]) -> dict[int, Replica]:
         """By device, of a group of two or more, ascending."""
         if group not in self._replicas:
-            self._replicas[group] = dict(zip(group, replicas_of(self.instance, group, cards=self._cards), strict=True))
+            self._replicas[group] = dict(zip(group, replicas_of(self.instance, group, cards=self.cards), strict=True))
         return self._replicas[group]
 
     def micro_batches(self, micro_batch: int) -> int:
