@@ -60,7 +60,11 @@ def kernel_bytes(layer_graph: LayerGraph) -> tuple[int, ...]:
 
 
 def heap_slack(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[float, ...]:
-    """By layer, what its saved activations take by their bytes: of the smallest stage with it that says something."""
+    """By layer, what its saved activations take by their bytes: of the smallest stage with it that says something.
+
+    Layers alike leave the same gaps, and memory that was lying around makes a stage seem to hold less, never more: of such layers
+    the one with the largest is heard.
+    """
     saved = [layer.saved_bytes for layer in layer_graph.layers]
     seen: dict[tuple[int, int], list[float]] = {}
     for kind in kinds:
@@ -74,7 +78,10 @@ def heap_slack(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> tuple[fl
     for (first, end), factors in sorted(seen.items(), key=lambda each: each[0][0] - each[0][1]):
         factor = min(MOST_HEAP_SLACK, max(1.0, statistics.median(factors)))
         slack[first:end] = [factor] * (end - first)
-    return tuple(slack)
+    of_alike: dict[str, float] = {}
+    for layer in layer_graph.layers:
+        of_alike[layer.signature] = max(slack[layer.index], of_alike.get(layer.signature, 1.0))
+    return tuple(of_alike[layer.signature] for layer in layer_graph.layers)
 
 
 def saved_growth(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> float:

@@ -15,6 +15,9 @@ pieces until the backward ends; those gradients come on top of all that was save
 
     | saved | in | pieces | now free | working memory |
 
+Of a short run of layers some of the pieces fit: they are of the layers next to it. What comes on top is in proportion to what the
+run saves of the whole model's, from which on_top was measured.
+
 With several micro-batches in flight they come and go in turns, and what one leaves free doesn't quite take the next one:
 
     | saved | saved | gaps | saved | gaps | working memory |
@@ -43,6 +46,9 @@ WORKING_GROWTH = 1.25
 # Of what a micro-batch saves and of its working memory, what such gaps take in all with many in flight; with K of them the K-th
 # part less. Set from the peaks of plans over six emulated devices, with 2 to 11 in flight (bench.predictions).
 TURNS_GAPS = 0.42
+# Of what the whole model saves, what a run of layers saves of which no piece fits. Set from the peaks of plans over six emulated
+# devices (bench.predictions).
+NO_PIECE_FITS = 2 / 3
 # By which a link may be slower than it was measured to be, for what waits to be sent.
 SLOWER_LINK = 1.15
 
@@ -195,7 +201,9 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
     at_worst = _most(transient + grown[1:], first_layers, end_layers) - grown[end_layers]
     # In pieces: without the gaps that the micro-batch at hand has been given, since they are what is filled.
     on_top = training.on_top * _most(transient, first_layers, end_layers) - more
-    computing: FloatArray = more + np.maximum(at_worst, on_top)
+    saved_part = (saved[end_layers] - saved[first_layers]) / max(1.0, saved[-1])
+    pieces = np.minimum(1.0, saved_part / NO_PIECE_FITS) * np.maximum(0.0, on_top - at_worst)
+    computing: FloatArray = more + at_worst + pieces
     # Where nothing is known of working memory, the paper's formula is all there is.
     in_turns = saved[end_layers] - saved[first_layers] + computing if transient.any() else np.zeros_like(computing)
     inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)

@@ -1,17 +1,17 @@
 """K no larger than a round has use for: what a stage never reaches would be memory kept for nothing. Pure.
 
     K_p of the paper                         5 . . . . .
-    reached in a round                       2 x x
-    with one of the stages, or the links,    3 x x x
+    reached in a round                       2 x x              enough, where no round gets longer by it
+    with one of the stages, or the links,    3 x x x            else this
     slower than they are said to be
 
-Where stages are about equally fast, any of them may turn out to be the one that the others wait for, and most of K_p is reached;
-behind a stage that is much slower little is, whatever happens.
+Behind a stage that is much slower little of K_p is reached, whatever happens. And a K that is reached in each round is one whose
+memory can be foretold: with a larger one a stage would hold a micro-batch more in one training and not in the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +24,8 @@ from .prediction import with_prediction
 
 # Predictions of rounds are off by less (bench.predictions: the 95th percentile).
 _SLOWER = 1.15
+# A round that is longer by so little is none.
+_LONGER = 1.002
 
 
 def with_reached_in_flight(instance: PlanningInstance, plan: Plan) -> Plan:
@@ -31,12 +33,20 @@ def with_reached_in_flight(instance: PlanningInstance, plan: Plan) -> Plan:
 
     Raises EdgeswarmError(PLAN_INVALID) where the plan is not one for this instance.
     """
-    reached = [round_and_in_flight(each, plan)[1] for each in (instance, *_slower_in_part(instance, plan))]
-    stages = tuple(
-        replace(stage, in_flight=min(stage.in_flight, max(most)))
-        for stage, most in zip(plan.stages, zip(*reached, strict=True), strict=True)
-    )
-    return plan if stages == plan.stages else with_prediction(instance, replace(plan, stages=stages))
+    most = round_and_in_flight(instance, plan)[1]
+    for slower in _slower_in_part(instance, plan):
+        seconds, reached = round_and_in_flight(slower, plan)
+        more = tuple(map(max, most, reached))
+        if more != most and round_and_in_flight(slower, _with_most(plan, most))[0] > _LONGER * seconds:
+            most = more
+    fewer = _with_most(plan, most)
+    return plan if fewer.stages == plan.stages else with_prediction(instance, fewer)
+
+
+def _with_most(plan: Plan, most: Sequence[int]) -> Plan:
+    """By stage, at most so many in flight."""
+    limited = zip(plan.stages, most, strict=True)
+    return replace(plan, stages=tuple(replace(stage, in_flight=min(stage.in_flight, limit)) for stage, limit in limited))
 
 
 def _slower_in_part(instance: PlanningInstance, plan: Plan) -> Iterator[PlanningInstance]:
