@@ -4,7 +4,7 @@ A training, seen from here (steps overlap, so a `StepDone` doesn't always follow
 
     JobBegins  StepStarted/StepDone ...  DevicesFound  ModelReady  ProfileProgress ...  PlanMade
                RoundDone RoundDone ...  TrainingDone
-    After rounds that end an epoch: EvaluationDone, CheckpointWritten. After some rounds: SharesMoved.
+    After rounds that end an epoch: EvaluationDone, BestKept, CheckpointWritten. After some rounds: SharesMoved.
     While a step runs, what it is at: TransferProgress, WorkerDoes. Warning may come at any time.
     A failure is no event: it is the EdgeswarmError that `train` raises.
 """
@@ -33,6 +33,7 @@ EXPORT_EVALUATION = "export for evaluation"
 WRITE_LAYERS = "write layers"
 START_DATA_SERVICE = "start data service"
 SEND_BUNDLE = "send job files"
+OPEN_JOB = "open job on devices"  # only where it is waited for: before anything is measured
 PROFILE_LAYERS = "profile layers"
 MEASURE_LINKS = "measure links"
 PLAN = "plan"
@@ -248,6 +249,17 @@ class EvaluationDone:
 
 
 @dataclass(frozen=True)
+class BestKept:
+    """The layers of the best evaluation so far, after `round` rounds, are on this machine's disk. bytes: of all of them. seconds:
+    for which the devices waited.
+    """
+
+    round: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class CheckpointWritten:
     """A training that ends from now on can be resumed after `round` rounds."""
 
@@ -287,6 +299,7 @@ Event = (
     | SharesMoved
     | RoundDone
     | EvaluationDone
+    | BestKept
     | CheckpointWritten
     | TrainingDone
 )

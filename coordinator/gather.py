@@ -42,11 +42,13 @@ def stage_fetchers(
     folder: Path,
     begin: LayerFiles,
     changing: Set[str],
+    with_optimizer: bool,
 ) -> dict[str, Callable[[], int]]:
     """By device, for the first replica of each stage: a function that fetches the stage's layers from its worker into `folder`.
 
     round_number: the state at the beginning of this round. addresses: of the workers, "host:port".
     begin: the layers that the workers began with. changing: names of what training changes (`LayerGraph.changing`).
+    with_optimizer: with the state that going on would need.
     The functions return the bytes that they wrote. They raise EdgeswarmError: DEVICE_UNREACHABLE and what the worker says,
     WORKER_FAILED for a state that can't be read; and OSError where a file can't be written.
     """
@@ -62,6 +64,7 @@ def stage_fetchers(
             folder=folder,
             begin=begin,
             changing=changing,
+            with_optimizer=with_optimizer,
         )
         for stage in plan.stages
     }
@@ -78,11 +81,18 @@ def _fetch_stage(
     folder: Path,
     begin: LayerFiles,
     changing: Set[str],
+    with_optimizer: bool,
 ) -> int:
     written = 0
     with secure_channel(address, identity=identity, node_id=device) as channel:
         for layer in layers:
-            request = data_pb2.FetchLayerRequest(job=job, layer=layer, round=round_number, changed_only=True)
+            request = data_pb2.FetchLayerRequest(
+                job=job,
+                layer=layer,
+                round=round_number,
+                changed_only=True,
+                without_optimizer=not with_optimizer,
+            )
             try:
                 blob = fetch_blob(channel, FETCH_LAYER, request, timeout_seconds=LAYER_SECONDS)
             except grpc.RpcError as error:

@@ -160,7 +160,9 @@ class PlanEpochs:
             keeps_layers=run.job.epoch > 1,
         )
 
-    def _gather(self, run: JobRun, deployment: Deployment, round_number: int, folder: Path) -> int:
+    def _gather(
+        self, run: JobRun, deployment: Deployment, round_number: int, folder: Path, *, with_optimizer: bool
+    ) -> int:
         from .gather import stage_fetchers
         from .layer_files import LayerFiles
 
@@ -182,5 +184,6 @@ class PlanEpochs:
                     layers=len(deployment.layer_graph.layers),
                 ),
                 changing=deployment.layer_graph.changing,
+                with_optimizer=with_optimizer,
             )
         )

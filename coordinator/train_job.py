@@ -87,6 +87,7 @@ class TrainJob:
             links = links if by_hand is None else {device: links[device] for device in by_hand.devices}
         command.devices.reserve(links)
         sending: dict[str, Task[None]] = command.send_bundle(preparation.loading, links)
+        command.job_opening.begin(preparation, sending, links)
         (prepared,) = command.supervision.wait(preparation.exporting)
         loaded = preparation.loading.result()
         graph = prepared.layer_graph
@@ -234,7 +235,7 @@ class TrainJob:
     def _layer_files(self, manifest: Manifest, round_number: int) -> LayerFiles:
         from .layer_files import LayerFiles
 
-        return LayerFiles(self._unfinished.round_folder(round_number), round=round_number, layers=manifest.layers)
+        return LayerFiles(self._unfinished.layers_folder(round_number), round=round_number, layers=manifest.layers)
 
     def _manifest(self, ready: Ready) -> Manifest:
         job, prepared = ready.job, ready.prepared
@@ -254,7 +255,9 @@ class TrainJob:
 
 
 def needed_bytes(prepared: PreparedModel) -> int:
-    """What checkpoints and result take on the disk at most: the last checkpoint, a new one or the result, and the best one."""
+    """What checkpoints and result take on the disk at most: the last checkpoint, a new one or the result, and the best ones,
+    that of the last checkpoint and one after it.
+    """
     if prepared.evaluation_graph is None:
         return 2 * prepared.checkpoint_bytes
     return 3 * prepared.checkpoint_bytes + prepared.parameter_bytes

@@ -2,6 +2,9 @@
 
 ┌─> rounds ── evaluation ── best? enough? ── layers to the disk, where due ── shares by speed, where that pays ─┐
 └──────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+
+The devices wait while layers come. Of the best evaluation so far only what it computed with is kept: of most optimizers a third
+of what a checkpoint has.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from edgeswarm.plan import Plan
 
 from .evaluations import Evaluations
-from .events import GATHER, TRAIN, CheckpointWritten
+from .events import GATHER, TRAIN, BestKept, CheckpointWritten
 from .job_run import JobRun
 from .manifest import Manifest
 from .progress import Progress
@@ -27,13 +31,19 @@ def is_over(evaluations: Evaluations, *, next_round: int, rounds: int, early_sto
     return next_round >= rounds or (early_stop is not None and evaluations.without_better >= early_stop)
 
 
+class Gather(Protocol):
+    """Writes every layer, at the beginning of a round, into a folder; the bytes."""
+
+    def __call__(self, round_number: int, folder: Path, *, with_optimizer: bool) -> int: ...
+
+
 @dataclass(frozen=True)
 class Workers:
-    """Those that follow one plan. gather: writes every layer, at the beginning of a round, into a folder; the bytes."""
+    """Those that follow one plan, and how their layers come here."""
 
     plan: Plan
     run: JobRun
-    gather: Callable[[int, Path], int]
+    gather: Gather
 
 
 def no_move(workers: Workers, next_round: int) -> None:
@@ -98,11 +108,24 @@ class Training:
             best = self.evaluations.done[-1].best
         if self.over:
             return False
-        if best or self.segments.checkpoint_is_due(self.next_round, self._pace):
+        if self.segments.checkpoint_is_due(self.next_round, self._pace):
             self._checkpoint()
+        elif best:
+            self._keep_best()
         if self.segments.looks_at(self.next_round):
             self.workers = self.move(self.workers, self.next_round) or self.workers
         return True
+
+    def _keep_best(self) -> None:
+        began = time.monotonic()
+        written_bytes = 0
+
+        def fill(folder: Path) -> None:
+            nonlocal written_bytes
+            written_bytes = self.workers.gather(self.next_round, folder, with_optimizer=False)
+
+        self.unfinished.keep_best(self.next_round, fill=fill, needed_bytes=self.checkpoint_bytes)
+        self.progress.tell(BestKept(self.next_round, written_bytes, time.monotonic() - began))
 
     def _checkpoint(self) -> None:
         began = time.monotonic()
@@ -111,7 +134,7 @@ class Training:
 
         def fill(folder: Path) -> None:
             nonlocal written_bytes
-            written_bytes = self.workers.gather(self.next_round, folder)
+            written_bytes = self.workers.gather(self.next_round, folder, with_optimizer=True)
 
         self.unfinished.write(
             replace(

@@ -4,10 +4,13 @@
       manifest.json                       which round is the checkpoint's, and what has to be the same for it to go on
       rounds.jsonl                        the rounds so far
       round-00000184/layer-0.safetensors  the last checkpoint
-      round-00000120/...                  that of the best evaluation, where it is another one
+      best-00000120/...                   the layers of the best evaluation before it, without the optimizer's state; in a
+                                          round's folder where that was a checkpoint, too
+      best-00000240/...                   likewise, of a better one since then
 
 A checkpoint is there when the manifest names it: its folder is written under another name, moved whole, and the manifest is
-replaced last. Whatever ends the process, the manifest in force names folders that are whole.
+replaced last. Whatever ends the process, the manifest in force names folders that are whole. A training that goes on does so
+from the manifest's round: what was better since then is trained once more.
 """
 
 from __future__ import annotations
@@ -100,6 +103,14 @@ class UnfinishedTraining:
         """The folder of a checkpoint's layers."""
         return self.folder / f"round-{round_number:08d}"
 
+    def layers_folder(self, round_number: int) -> Path:
+        """Where the layers of this round lie, of a checkpoint or of the best evaluation alone."""
+        checkpoint = self.round_folder(round_number)
+        return checkpoint if checkpoint.is_dir() else self._best_folder(round_number)
+
+    def _best_folder(self, round_number: int) -> Path:
+        return self.folder / f"best-{round_number:08d}"
+
     def rounds(self) -> list[RoundDone]:
         """The rounds that the checkpoint has behind it. Raises EdgeswarmError (CHECKPOINT)."""
         manifest = self._manifest
@@ -124,15 +135,9 @@ class UnfinishedTraining:
         old = self._manifest
         assert old is None or old.round != manifest.round, "the checkpoint in force is never written again"
         place = self.round_folder(manifest.round)
-        unfinished = self.folder / f".{place.name}"
         try:
             with self._telling_of_the_disk(needed_bytes):
-                for path in (unfinished, place):  # of a command that was killed
-                    shutil.rmtree(path, ignore_errors=True)
-                unfinished.mkdir()
-                fill(unfinished)
-                _sync(unfinished)
-                unfinished.rename(place)
+                _fill_whole(place, fill)
                 rounds_bytes = append_rounds(
                     self.folder / ROUNDS_NAME, new_rounds, end_bytes=old.rounds_bytes if old is not None else 0
                 )
@@ -144,11 +149,21 @@ class UnfinishedTraining:
                 self._manifest = manifest
                 _sync(self.folder)
         except BaseException:
-            for path in (unfinished, place):
-                if self._manifest is not manifest:
-                    shutil.rmtree(path, ignore_errors=True)
+            if self._manifest is not manifest:
+                shutil.rmtree(place, ignore_errors=True)
             raise
         self._remove_what_is_not_named()
+
+    def keep_best(self, round_number: int, *, fill: Callable[[Path], None], needed_bytes: int) -> None:
+        """Keep the layers of the best evaluation so far; those of one since the last checkpoint are removed then.
+
+        fill, needed_bytes, and what is raised: as `write` has it.
+        """
+        place = self._best_folder(round_number)
+        with self._telling_of_the_disk(needed_bytes):
+            _fill_whole(place, fill)
+            _sync(self.folder)
+        self._remove_what_is_not_named(place)
 
     def remove(self) -> None:
         """The result is written: nothing of this is needed any more."""
@@ -165,13 +180,14 @@ class UnfinishedTraining:
         os.close(self._lock)
         self._lock = None
 
-    def _remove_what_is_not_named(self) -> None:
-        manifest = self._manifest
-        assert manifest is not None
-        named = {self.round_folder(manifest.round)}
-        if manifest.best is not None:
-            named.add(self.round_folder(manifest.best.round))
-        for path in self.folder.glob("*round-*"):
+    def _remove_what_is_not_named(self, *kept: Path) -> None:
+        """By the manifest, or kept beside what it names."""
+        named = {*kept}
+        if self._manifest is not None:
+            named.add(self.round_folder(self._manifest.round))
+            if self._manifest.best is not None:
+                named.add(self.layers_folder(self._manifest.best.round))
+        for path in _layer_folders(self.folder):
             if path not in named:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -194,7 +210,8 @@ def check_room(folder: Path, needed_bytes: int) -> None:
     Raises EdgeswarmError (OUTPUT_FAILED) that says how much is missing.
     """
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-    free_bytes = shutil.disk_usage(there).free + sum(path.stat().st_size for path in folder.glob("*round-*/*"))
+    lying_there = (file for layers in _layer_folders(folder) for file in layers.glob("*"))
+    free_bytes = shutil.disk_usage(there).free + sum(file.stat().st_size for file in lying_there)
     if free_bytes < needed_bytes:
         raise EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
@@ -202,6 +219,26 @@ def check_room(folder: Path, needed_bytes: int) -> None:
             f"{readable_bytes(needed_bytes)}, {readable_bytes(needed_bytes - free_bytes)} more than is free.",
             "Free that much there, or choose another disk with --output.",
         )
+
+
+def _layer_folders(folder: Path) -> list[Path]:
+    """Those of rounds, whole ones or not."""
+    return [*folder.glob("*round-*"), *folder.glob("*best-*")]
+
+
+def _fill_whole(place: Path, fill: Callable[[Path], None]) -> None:
+    """Makes the folder, whole or not at all. Raises OSError, and what `fill` raises."""
+    unfinished = place.with_name(f".{place.name}")
+    for path in (unfinished, place):  # of a command that was killed
+        shutil.rmtree(path, ignore_errors=True)
+    try:
+        unfinished.mkdir()
+        fill(unfinished)
+        _sync(unfinished)
+        unfinished.rename(place)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
 
 
 def _locked(folder: Path) -> int:

@@ -160,14 +160,23 @@ class LayerHolder:
                 raise EdgeswarmError(
                     ErrorCode.STALE_CALL, f"this worker works for job {self._job_id}, not for {request.job.job_id}"
                 )
-            return pack_layer(self._state(request.layer, request.round, changed_only=request.changed_only))
+            return pack_layer(
+                self._state(
+                    request.layer,
+                    request.round,
+                    changed_only=request.changed_only,
+                    with_optimizer=not request.without_optimizer,
+                )
+            )
 
     def states(self, round_number: int) -> dict[int, LayerState]:
         """All layers, with the tensors that computing uses. Raises EdgeswarmError for another round than that held."""
         with self._reading:
             return {layer: self._state(layer, round_number) for layer in self._names_by_layer}
 
-    def _state(self, layer: int, round_number: int, *, changed_only: bool = False) -> LayerState:
+    def _state(
+        self, layer: int, round_number: int, *, changed_only: bool = False, with_optimizer: bool = True
+    ) -> LayerState:
         if self._round is None:
             raise EdgeswarmError(ErrorCode.STALE_CALL, "this worker holds no finished state now")
         names = self._names_by_layer.get(layer)
@@ -188,7 +197,7 @@ class LayerHolder:
         parameters = {name: p.detach().cpu() for name, p in held if name in names}
         optimizer_state: dict[str, dict[str, object]] = {}
         groups: list[dict[str, object]] = []
-        if optimizer is not None:
+        if optimizer is not None and with_optimizer:
             for name in parameters:
                 state = optimizer.state.get(module.parameters[name])
                 if state:

@@ -13,6 +13,7 @@ from ..events import (
     PROFILE_LAYERS,
     SEND_BUNDLE,
     TRAIN,
+    BestKept,
     CheckpointWritten,
     DevicesFound,
     EvaluationDone,
@@ -155,6 +156,9 @@ class Progress:
             self._now_and_then(self._round, last=event.round + 1 == event.rounds)
         elif isinstance(event, EvaluationDone):
             self.line(f"  {evaluation_line(event)}")
+        elif isinstance(event, BestKept):
+            size, seconds = readable_bytes(event.bytes), readable_seconds(event.seconds)
+            self.line(f"  layers of the best so far kept: {size} in {seconds}")
         elif isinstance(event, CheckpointWritten):
             size, seconds = readable_bytes(event.bytes), readable_seconds(event.seconds)
             self.line(f"  checkpoint after round {event.round}: {size} in {seconds}")

@@ -46,7 +46,9 @@ def with_reached_in_flight(instance: PlanningInstance, plan: Plan) -> Plan:
 def _with_most(plan: Plan, most: Sequence[int]) -> Plan:
     """By stage, at most so many in flight."""
     limited = zip(plan.stages, most, strict=True)
-    return replace(plan, stages=tuple(replace(stage, in_flight=min(stage.in_flight, limit)) for stage, limit in limited))
+    return replace(
+        plan, stages=tuple(replace(stage, in_flight=min(stage.in_flight, limit)) for stage, limit in limited)
+    )
 
 
 def _slower_in_part(instance: PlanningInstance, plan: Plan) -> Iterator[PlanningInstance]:

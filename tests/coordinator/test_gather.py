@@ -19,6 +19,7 @@ from edgeswarm.wire.v1 import agent_pb2, data_pb2
 from edgeswarm_coordinator.gather import stage_fetchers
 from edgeswarm_coordinator.layer_files import LayerFiles
 
+WITHOUT_OPTIMIZER = 4
 JOB = agent_pb2.JobReference(job_id="job", term=1, epoch=1)
 PLAN = Plan(planner="by hand", micro_batch=2, micro_batches=1, stages=(Stage(0, 2, {"nano-1-000001": 2}, 1),))
 
@@ -27,6 +28,7 @@ def serve(message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
     """A worker whose layers hold their own number; layer 1 of round 9 is damaged, round 8 is another one, 7 lacks a weight."""
     request = data_pb2.FetchLayerRequest.FromString(message)
     assert request.changed_only, "what is frozen is not asked for"
+    assert request.without_optimizer == (request.round == WITHOUT_OPTIMIZER)
     name = "other" if request.round == 7 else "w"
     weights, statistics = {name: torch.full((3,), float(request.layer))}, {"mean": torch.full((2,), 7.0)}
     blob = pack_layer(LayerState(5 if request.round == 8 else request.round, weights, buffers=statistics))
@@ -74,17 +76,19 @@ def gather(address: str, operator: Identity, round_number: int, folder: Path, be
         folder=folder,
         begin=begin,
         changing={"w", "mean"},
+        with_optimizer=round_number != WITHOUT_OPTIMIZER,
     )
     return fetchers["nano-1-000001"]()
 
 
+@pytest.mark.parametrize("round_number", [3, WITHOUT_OPTIMIZER])
 def test_each_layer_comes_from_its_stage_and_what_is_frozen_from_the_beginning(
-    address: str, operator: Identity, tmp_path: Path, begin: LayerFiles
+    address: str, operator: Identity, tmp_path: Path, begin: LayerFiles, round_number: int
 ) -> None:
     folder = tmp_path / "layers"
     folder.mkdir()
-    written = gather(address, operator, 4, folder, begin)
-    files = LayerFiles(folder, round=4, layers=2)
+    written = gather(address, operator, round_number, folder, begin)
+    files = LayerFiles(folder, round=round_number, layers=2)
     assert [float(state.parameters["w"][0]) for state in files.all()] == [0.0, 1.0]
     for state in files.all():
         assert state.constants == {}

@@ -12,7 +12,7 @@ import pytest
 
 from edgeswarm.plan import Plan
 from edgeswarm_coordinator.evaluations import Evaluations
-from edgeswarm_coordinator.events import CheckpointWritten, EvaluationDone, Event, RoundDone
+from edgeswarm_coordinator.events import BestKept, CheckpointWritten, EvaluationDone, Event, RoundDone
 from edgeswarm_coordinator.progress import Progress
 from edgeswarm_coordinator.segments import Segment, Segments
 from edgeswarm_coordinator.training import Training, Workers, is_over, no_move
@@ -48,7 +48,7 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.events: list[Event] = []
         self.unfinished = UnfinishedTraining(folder / "out.unfinished")
-        self.gathered: list[int] = []
+        self.gathered: list[tuple[int, str]] = []
 
     def training(
         self,
@@ -75,8 +75,8 @@ class Desk:
     def played(self, run: PlayedWorkers, plan: Plan = PLAN) -> Workers:
         return Workers(plan, run, self.gather)  # type: ignore[arg-type]  # the one method and two fields that are needed
 
-    def gather(self, round_number: int, folder: Path) -> int:
-        self.gathered.append(round_number)
+    def gather(self, round_number: int, folder: Path, *, with_optimizer: bool) -> int:
+        self.gathered.append((round_number, "all" if with_optimizer else "weights"))
         write_layers(folder, round_number)
         return 1234
 
@@ -94,7 +94,7 @@ def desk(tmp_path: Path) -> Desk:
 def test_short_trainings_are_gathered_once_at_their_end(desk: Desk) -> None:
     workers = PlayedWorkers()
     desk.training(workers).to_the_end()
-    assert desk.gathered == [20]
+    assert desk.gathered == [(20, "all")]
     assert [done.round for done in desk.unfinished.rounds()] == list(range(20))
     (written,) = desk.told(CheckpointWritten)
     assert (written.round, written.bytes, written.folder) == (20, 1234, desk.unfinished.round_folder(20))
@@ -102,13 +102,20 @@ def test_short_trainings_are_gathered_once_at_their_end(desk: Desk) -> None:
 
 def test_every_better_evaluation_is_kept(desk: Desk) -> None:
     desk.training(PlayedWorkers([3.0, 1.0, 2.0, 1.5]), evaluate_every=1).to_the_end()
-    assert desk.gathered == [5, 10, 20]
+    assert desk.gathered == [(5, "weights"), (10, "weights"), (20, "all")]
+    assert [(kept.round, kept.bytes) for kept in desk.told(BestKept)] == [(5, 1234), (10, 1234)]
     assert [evaluation.best for evaluation in desk.told(EvaluationDone)] == [True, True, False, False]
     found = desk.unfinished.manifest
     assert found is not None
     assert found.best is not None
     assert (found.round, found.best.round) == (20, 10)
-    assert {path.name for path in desk.unfinished.folder.glob("round-*")} == {"round-00000010", "round-00000020"}
+    assert {path.name for path in desk.unfinished.folder.glob("*-0*")} == {"best-00000010", "round-00000020"}
+
+
+def test_a_checkpoint_that_is_due_has_the_best_weights_too(desk: Desk) -> None:
+    desk.training(PlayedWorkers([3.0, 1.0, 2.0, 1.5]), evaluate_every=1, checkpoint_every=10).to_the_end()
+    assert desk.gathered == [(5, "weights"), (10, "all"), (20, "all")]
+    assert {path.name for path in desk.unfinished.folder.glob("*-0*")} == {"round-00000010", "round-00000020"}
 
 
 def test_it_stops_when_nothing_gets_better(desk: Desk) -> None:
@@ -116,7 +123,7 @@ def test_it_stops_when_nothing_gets_better(desk: Desk) -> None:
     training.to_the_end()
     assert training.over
     assert training.next_round == 15
-    assert desk.gathered == [5, 15]
+    assert desk.gathered == [(5, "weights"), (15, "all")]
 
 
 def test_a_resumed_one_counts_on(desk: Desk) -> None:

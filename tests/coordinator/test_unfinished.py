@@ -70,6 +70,43 @@ def test_the_last_one_and_the_best_one_are_kept(tmp_path: Path) -> None:
     assert again(unfinished).rounds() == rounds(0, 12)
 
 
+def keep_best(unfinished: UnfinishedTraining, round_number: int) -> None:
+    unfinished.keep_best(round_number, fill=lambda folder: write_layers(folder, round_number), needed_bytes=10_000)
+
+
+def test_the_best_one_since_the_last_checkpoint_is_kept_beside_what_that_names(tmp_path: Path) -> None:
+    unfinished = begun(tmp_path)
+    keep_best(unfinished, 2)
+    assert names(unfinished) == {"best-00000002"}
+    first = evaluation(2, best=True)
+    write(unfinished, manifest(4, evaluations=(first,)))
+    always = {"manifest.json", "rounds.jsonl"}
+    assert names(unfinished) == always | {"best-00000002", "round-00000004"}
+    keep_best(unfinished, 6)
+    keep_best(unfinished, 8)
+    # Whoever goes on from round 4 has its best one, and comes to the others again.
+    assert names(unfinished) == always | {"best-00000002", "round-00000004", "best-00000008"}
+    found = again(unfinished)
+    assert found.manifest is not None
+    assert found.manifest.best == first
+    assert found.layers_folder(2).name == "best-00000002"
+    assert found.layers_folder(4).name == "round-00000004"
+    keep_best(found, 8)
+    write(found, manifest(12, evaluations=(first, evaluation(8, best=True))), since=4)
+    assert names(found) == always | {"best-00000008", "round-00000012"}
+
+
+def test_a_best_one_that_can_not_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+    unfinished = begun(tmp_path)
+    write(unfinished, manifest(4))
+    keep_best(unfinished, 6)
+    before = names(unfinished)
+    with pytest.raises(EdgeswarmError, match="No space left on device") as caught:
+        unfinished.keep_best(8, fill=full_disk, needed_bytes=10_000)
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED
+    assert names(unfinished) == before
+
+
 def full_disk(folder: Path) -> None:
     write_layers(folder, 8)
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -25,21 +25,21 @@ _sym_db = _symbol_database.Default()
 from edgeswarm.wire.v1 import agent_pb2 as edgeswarm_dot_wire_dot_v1_dot_agent__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x65\x64geswarm/wire/v1/data.proto\x12\x11\x65\x64geswarm.wire.v1\x1a\x1d\x65\x64geswarm/wire/v1/agent.proto\"u\n\x11\x46\x65tchLayerRequest\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.edgeswarm.wire.v1.JobReference\x12\r\n\x05layer\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\x14\n\x0c\x63hanged_only\x18\x04 \x01(\x08\",\n\x0cStreamTicket\x12\x0c\n\x04port\x18\x01 \x01(\r\x12\x0e\n\x06ticket\x18\x02 \x01(\x0c\"\xac\x01\n\x13\x46\x65tchSamplesRequest\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.edgeswarm.wire.v1.JobReference\x12\x0f\n\x07indices\x18\x02 \x03(\x04\x12+\n\x04part\x18\x03 \x01(\x0e\x32\x1d.edgeswarm.wire.v1.SamplePart\x12)\n\x03set\x18\x04 \x01(\x0e\x32\x1c.edgeswarm.wire.v1.SampleSet*?\n\tSampleSet\x12\x17\n\x13SAMPLE_SET_TRAINING\x10\x00\x12\x19\n\x15SAMPLE_SET_EVALUATION\x10\x01*S\n\nSamplePart\x12\x14\n\x10SAMPLE_PART_BOTH\x10\x00\x12\x16\n\x12SAMPLE_PART_INPUTS\x10\x01\x12\x17\n\x13SAMPLE_PART_TARGETS\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x65\x64geswarm/wire/v1/data.proto\x12\x11\x65\x64geswarm.wire.v1\x1a\x1d\x65\x64geswarm/wire/v1/agent.proto\"\x90\x01\n\x11\x46\x65tchLayerRequest\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.edgeswarm.wire.v1.JobReference\x12\r\n\x05layer\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\x14\n\x0c\x63hanged_only\x18\x04 \x01(\x08\x12\x19\n\x11without_optimizer\x18\x05 \x01(\x08\",\n\x0cStreamTicket\x12\x0c\n\x04port\x18\x01 \x01(\r\x12\x0e\n\x06ticket\x18\x02 \x01(\x0c\"\xac\x01\n\x13\x46\x65tchSamplesRequest\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.edgeswarm.wire.v1.JobReference\x12\x0f\n\x07indices\x18\x02 \x03(\x04\x12+\n\x04part\x18\x03 \x01(\x0e\x32\x1d.edgeswarm.wire.v1.SamplePart\x12)\n\x03set\x18\x04 \x01(\x0e\x32\x1c.edgeswarm.wire.v1.SampleSet*?\n\tSampleSet\x12\x17\n\x13SAMPLE_SET_TRAINING\x10\x00\x12\x19\n\x15SAMPLE_SET_EVALUATION\x10\x01*S\n\nSamplePart\x12\x14\n\x10SAMPLE_PART_BOTH\x10\x00\x12\x16\n\x12SAMPLE_PART_INPUTS\x10\x01\x12\x17\n\x13SAMPLE_PART_TARGETS\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edgeswarm.wire.v1.data_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SAMPLESET']._serialized_start=422
-  _globals['_SAMPLESET']._serialized_end=485
-  _globals['_SAMPLEPART']._serialized_start=487
-  _globals['_SAMPLEPART']._serialized_end=570
-  _globals['_FETCHLAYERREQUEST']._serialized_start=82
-  _globals['_FETCHLAYERREQUEST']._serialized_end=199
-  _globals['_STREAMTICKET']._serialized_start=201
-  _globals['_STREAMTICKET']._serialized_end=245
-  _globals['_FETCHSAMPLESREQUEST']._serialized_start=248
-  _globals['_FETCHSAMPLESREQUEST']._serialized_end=420
+  _globals['_SAMPLESET']._serialized_start=450
+  _globals['_SAMPLESET']._serialized_end=513
+  _globals['_SAMPLEPART']._serialized_start=515
+  _globals['_SAMPLEPART']._serialized_end=598
+  _globals['_FETCHLAYERREQUEST']._serialized_start=83
+  _globals['_FETCHLAYERREQUEST']._serialized_end=227
+  _globals['_STREAMTICKET']._serialized_start=229
+  _globals['_STREAMTICKET']._serialized_end=273
+  _globals['_FETCHSAMPLESREQUEST']._serialized_start=276
+  _globals['_FETCHSAMPLESREQUEST']._serialized_end=448
 # @@protoc_insertion_point(module_scope)

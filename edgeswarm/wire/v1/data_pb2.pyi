@@ -25,16 +25,18 @@ SAMPLE_PART_INPUTS: SamplePart
 SAMPLE_PART_TARGETS: SamplePart
 
 class FetchLayerRequest(_message.Message):
-    __slots__ = ("job", "layer", "round", "changed_only")
+    __slots__ = ("job", "layer", "round", "changed_only", "without_optimizer")
     JOB_FIELD_NUMBER: _ClassVar[int]
     LAYER_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CHANGED_ONLY_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     job: _agent_pb2.JobReference
     layer: int
     round: int
     changed_only: bool
-    def __init__(self, job: _Optional[_Union[_agent_pb2.JobReference, _Mapping]] = ..., layer: _Optional[int] = ..., round: _Optional[int] = ..., changed_only: bool = ...) -> None: ...
+    without_optimizer: bool
+    def __init__(self, job: _Optional[_Union[_agent_pb2.JobReference, _Mapping]] = ..., layer: _Optional[int] = ..., round: _Optional[int] = ..., changed_only: bool = ..., without_optimizer: bool = ...) -> None: ...
 
 class StreamTicket(_message.Message):
     __slots__ = ("port", "ticket")

@@ -179,6 +179,29 @@ def test_what_training_does_not_change_is_left_out_on_demand() -> None:
     assert found[True] == {"learns.weight", "learns.bias", "head.weight", "head.bias", *counted}
 
 
+def test_the_optimizer_state_is_left_out_on_demand() -> None:
+    weight = nn.Parameter(torch.ones(2, 6))
+    model = nn.Linear(6, 2, bias=False)
+    exported = export_model(model, (torch.zeros(4, 6),))
+    module = StageModule(exported.layer_graph.stage(0, 1), {"weight": weight})
+    job = Job(model=lambda: model, dataset=lambda: [], loss=nn.functional.mse_loss, optimizer=momentum, batch_size=4)
+    trained = StageOptimizer(job, module.named_parameters_in_order())
+    holder = LayerHolder(module, trained, job_id="job-1")
+    holder.hold(1)
+    assert trained.optimizer is not None
+    (parameter,) = module.parameters.values()
+    trained.optimizer.state[parameter] = {"momentum_buffer": torch.full((2, 6), 3.0)}
+    request = data_pb2.FetchLayerRequest(job=agent_pb2.JobReference(job_id="job-1"), round=1)
+    whole = unpack_layer(holder.read(request))
+    request.without_optimizer = True
+    weights = unpack_layer(holder.read(request))
+    momentum_buffer = whole.optimizer["weight"]["momentum_buffer"]
+    assert isinstance(momentum_buffer, Tensor)
+    assert torch.equal(momentum_buffer, torch.full((2, 6), 3.0))
+    assert weights.optimizer == {}
+    assert weights.parameters.keys() == whole.parameters.keys() == {"weight"}
+
+
 def test_a_halt_ends_a_fetch_that_hangs(tmp_path: Path) -> None:
     authority = CertificateAuthority.create(tmp_path / "ca")
     asked, over = threading.Event(), threading.Event()

@@ -15,6 +15,7 @@ from edgeswarm_coordinator.cli.plan_view import show_plan_made
 from edgeswarm_coordinator.cli.progress import PLAIN_LINE_EVERY_SECONDS, Progress, epochs_line, round_line
 from edgeswarm_coordinator.device import Device
 from edgeswarm_coordinator.events import (
+    BestKept,
     CheckpointWritten,
     DevicesFound,
     EvaluationDone,
@@ -147,6 +148,7 @@ def test_every_kind_of_event_is_shown() -> None:
         progress(PlanMade(plan, None, ("stem", "head")))
         evaluation = EvaluationDone(184, 2, {"loss": 0.5, "accuracy": 0.97}, samples=10, seconds=1.0, best=True)
         progress(evaluation)
+        progress(BestKept(184, 2**20, 0.5))
         progress(CheckpointWritten(184, Path("out.unfinished"), 4 * 2**20, 0.25))
         progress(TrainingDone(Path("out"), 184, 0.0123, 17.0, 25.0, stopped_early=True, best=evaluation))
     shown = stream.getvalue()
@@ -158,6 +160,7 @@ def test_every_kind_of_event_is_shown() -> None:
         "2 layers, 4.0 MiB of parameters, float32",
         "measuring 3/12 stem on nano-1",
         "evaluation after epoch 3 | loss 0.5000 | accuracy 0.9700 | best so far",
+        "layers of the best so far kept: 1.0 MiB in 500.0 ms",
         "checkpoint after round 184: 4.0 MiB in 250.0 ms",
         "184 rounds in 17.0 s, last loss 0.0123",
         "stopped early",
