@@ -173,15 +173,6 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         self._device.renew_worker(_call(request.job))
         return agent_pb2.RenewWorkerReply()
 
-    def OpenJob(self, request: agent_pb2.OpenJobRequest, context: grpc.ServicerContext) -> agent_pb2.OpenJobReply:
-        require_role(context, Role.OPERATOR)
-        worker = self._device.worker(_call(request.job), start=False)
-        folder = self._parts.bundles.unpacked(request.bundle_sha256)
-        open_job = worker_pb2.OpenJobCommand(request=request, bundle_folder=str(folder))
-        with _Conversation(worker, worker_pb2.WorkerCommand(open_job=open_job), context) as conversation:
-            conversation.next(PREPARE_SECONDS)
-        return agent_pb2.OpenJobReply()
-
     # --- epochs ---------------------------------------------------------------------------------------------------
 
     def Prepare(self, request: agent_pb2.PrepareRequest, context: grpc.ServicerContext) -> agent_pb2.PrepareReply:

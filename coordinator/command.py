@@ -38,7 +38,6 @@ from .events import (
     TransferProgress,
 )
 from .instance import planning_instance
-from .job_opening import JobOpening
 from .job_state import INTERRUPTED_MESSAGE
 from .measuring import Measuring
 from .model_facts import ModelFacts
@@ -91,12 +90,6 @@ class Command:
             job=self.reference(epoch=0),
             identity=self.identity,
             folders=folders,
-            progress=self.progress,
-            supervision=self.supervision,
-        )
-        self.job_opening = JobOpening(
-            job=self.reference(epoch=0),
-            devices=self.devices,
             progress=self.progress,
             supervision=self.supervision,
         )
@@ -303,7 +296,6 @@ class Command:
             devices=self.devices,
             progress=self.progress,
             supervision=self.supervision,
-            make_quiet=self.job_opening.make_quiet,
         )
         places = self.places(links)
         profiles = measuring.profiles(facts, links=links, places=places)

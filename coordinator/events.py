@@ -33,7 +33,6 @@ EXPORT_EVALUATION = "export for evaluation"
 WRITE_LAYERS = "write layers"
 START_DATA_SERVICE = "start data service"
 SEND_BUNDLE = "send job files"
-OPEN_JOB = "open job on devices"  # only where it is waited for: before anything is measured
 PROFILE_LAYERS = "profile layers"
 MEASURE_LINKS = "measure links"
 PLAN = "plan"

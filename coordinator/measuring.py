@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -37,7 +37,6 @@ from .supervision import Supervision
 
 class Measuring:
     """One command's measurements. fresh: measure what is cached, too. measured_on: the devices that measured layers.
-    make_quiet: called with them, once, before anything is measured.
 
     Layers first, on all kinds of hardware at once; then links, one after another, since two at once would share a card.
     """
@@ -52,7 +51,6 @@ class Measuring:
         devices: Devices,
         progress: Progress,
         supervision: Supervision,
-        make_quiet: Callable[[Sequence[str]], None] = lambda measured_on: None,
     ) -> None:
         self._cache = cache
         self._profiles = Profiles() if fresh else cache.load()
@@ -61,7 +59,6 @@ class Measuring:
         self._devices = devices
         self._progress = progress
         self._supervision = supervision
-        self._make_quiet = make_quiet
         self._counter = threading.Lock()
         self.measured_on: tuple[str, ...] = ()
 
@@ -70,10 +67,9 @@ class Measuring:
         devices = [link.device for link in links.values()]
         parts = parts_to_time(facts)
         work = missing_parts(self._profiles, devices, parts=parts, dtype=facts.dtype)
-        self.measured_on = tuple(item.device for item in work)
         if work:
+            self.measured_on = tuple(item.device for item in work)
             self._devices.reserve({item.device: links[item.device] for item in work})
-            self._make_quiet(self.measured_on)
             with self._progress.step(PROFILE_LAYERS, f"on {', '.join(item.device for item in work)}"):
                 self._measure_layers(facts, work, parts, links)
         now, places_of_links = time.time(), {device: places[device] for device in links}
@@ -81,8 +77,6 @@ class Measuring:
         if facts.served is not None:
             pairs += missing_source_links(self._profiles, places_of_links, now=now)
         if pairs:
-            if not work:
-                self._make_quiet(())
             with self._progress.step(MEASURE_LINKS, f"{len(pairs)} directions"):
                 self._measure_links(pairs, links, places)
         return self._profiles

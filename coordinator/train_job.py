@@ -87,7 +87,6 @@ class TrainJob:
             links = links if by_hand is None else {device: links[device] for device in by_hand.devices}
         command.devices.reserve(links)
         sending: dict[str, Task[None]] = command.send_bundle(preparation.loading, links)
-        command.job_opening.begin(preparation, sending, links)
         (prepared,) = command.supervision.wait(preparation.exporting)
         loaded = preparation.loading.result()
         graph = prepared.layer_graph

@@ -32,7 +32,6 @@ from .accelerator import held_bytes, made_ready
 from .epoch_state import EpochSwitch
 from .errors import HaltedError, LinkBrokenError, line_of
 from .executor import run_rounds
-from .opened_job import OpenedJob
 from .round_reports import RoundReports
 from .sample_cache import SampleCache
 from .setup import StageEpoch, WorkerContext
@@ -79,8 +78,6 @@ class Worker:
         self._commands: queue.SimpleQueue[worker_pb2.WorkerCommand] = queue.SimpleQueue()
         self._epoch: StageEpoch | None = None
         self._job_folder: Path | None = None
-        # For the first prepare; a later one runs the job's file again, whose objects have been trained with.
-        self._opened: OpenedJob | None = None
         # What a halt ends: the epoch's switch, or the profile's.
         self._switch = EpochSwitch()
         # Halts that came, and those whose turn in the queue has come; each is counted by one thread.
@@ -144,7 +141,6 @@ class Worker:
             "start": self._start,
             "halt": self._halt,
             "profile": self._profile,
-            "open_job": self._open_job,
         }
         try:
             actions[kind](command)
@@ -156,26 +152,13 @@ class Worker:
         finally:
             self._progress.set("idle")
 
-    def _open_job(self, command: worker_pb2.WorkerCommand) -> None:
-        request, folder = command.open_job.request, Path(command.open_job.bundle_folder)
-        self._job_folder = folder
-        self._progress.set("open job")
-        self._opened = OpenedJob(folder, request.job_file, where=self._context.device)
-        if request.opens_data:
-            self._opened.open_data()
-        self._send(command.number, job_opened=worker_pb2.JobOpened())
-
     def _prepare(self, command: worker_pb2.WorkerCommand) -> None:
         request = command.prepare.request
         kept = self._kept_layers(request) if request.keeps_layers else None
         self._end_epoch(keeps_memory=request.keeps_layers)
-        folder = Path(command.prepare.bundle_folder)
-        opened, self._opened = self._opened, None
-        if opened is not None and not opened.is_of(folder, request.training.job_file):
-            opened = None
-        epoch = StageEpoch(self._context, request, bundle_folder=folder, kept=kept, opened=opened)
-        del kept, opened
-        self._job_folder = folder
+        epoch = StageEpoch(self._context, request, bundle_folder=Path(command.prepare.bundle_folder), kept=kept)
+        del kept
+        self._job_folder = Path(command.prepare.bundle_folder)
         self._epoch = epoch
         self._take_switch(epoch.switch)
         self._progress.epoch = request.job.epoch
@@ -293,7 +276,6 @@ class Worker:
         curve: agent_pb2.LayerCurve | None = None,
         profiled: agent_pb2.ProcessCost | None = None,
         failure: agent_pb2.Failure | None = None,
-        job_opened: worker_pb2.JobOpened | None = None,
     ) -> None:
         try:
             self._pipe.send(worker_pb2.WorkerEvent(
@@ -309,7 +291,6 @@ class Worker:
                 curve=curve,
                 profiled=profiled,
                 failure=failure,
-                job_opened=job_opened,
             ))  # fmt: skip
         except BrokenPipeError:
             # The daemon is gone; the reader thread ends the process as well.

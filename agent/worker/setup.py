@@ -18,6 +18,7 @@ import grpc
 
 from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.job import SERVED, Job
+from edgeswarm.job_file import load_job
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.plan import Plan
@@ -44,7 +45,6 @@ from .job_loss import move_modules
 from .layers import LayerHolder, fetch_layers, load_optimizer_state, tensors_of
 from .links import OutboundLinks
 from .mailbox import Mailbox
-from .opened_job import OpenedJob
 from .rehearsal import rehearse
 from .sample_cache import SampleCache
 from .samples import LocalSamples, SampleSource, ServedSamples
@@ -73,8 +73,7 @@ class WorkerContext:
 class StageEpoch:
     """Everything of one epoch at this worker. `close` ends its threads and streams.
 
-    kept: the layers of the epoch before, where the request says that they are kept. opened: the job, where it was opened before;
-    it belongs to this epoch from now on.
+    kept: the layers of the epoch before, where the request says that they are kept.
     """
 
     def __init__(
@@ -84,14 +83,12 @@ class StageEpoch:
         *,
         bundle_folder: Path,
         kept: Mapping[int, LayerState] | None = None,
-        opened: OpenedJob | None = None,
     ) -> None:
         self._context = context
         self._request = request
         self._kept = kept
         self._keeps_layers = kept is not None
         self._bundle_folder = bundle_folder
-        self._opened = opened
         self.job = request.job
         self.switch = EpochSwitch()
         self.seconds: dict[str, float] = {}
@@ -120,8 +117,7 @@ class StageEpoch:
         reset_peak(context.accelerator)
         self.switch.check()
         with self._timed("load job"):
-            opened = self._opened or OpenedJob(self._bundle_folder, settings.job_file, where=context.device)
-            self._opened, job = None, opened.job
+            job = load_job(self._bundle_folder, settings.job_file, where=context.device)
             plan = Plan.from_json(json.loads(request.plan_json))
             graph = StageGraph.from_json(json.loads(request.stage_graph_json))
         tied = [TiedTensor(item.name, tuple(item.stages)) for item in request.tied]
@@ -152,8 +148,8 @@ class StageEpoch:
             accelerator=context.accelerator,
         )
         with self._timed("open data"):
-            source = self._sample_source(opened, routes, data_pb2.SAMPLE_SET_TRAINING)
-            self.evaluation = self._evaluation(opened, routes, module, states, shared)
+            source = self._sample_source(job, routes, data_pb2.SAMPLE_SET_TRAINING)
+            self.evaluation = self._evaluation(job, routes, module, states, shared)
         compute = StageCompute(
             module=module,
             routes=routes,
@@ -303,7 +299,7 @@ class StageEpoch:
 
     def _evaluation(
         self,
-        opened: OpenedJob,
+        job: Job,
         routes: Routes,
         module: StageModule,
         states: Mapping[int, LayerState],
@@ -316,11 +312,11 @@ class StageEpoch:
         graph = StageGraph.from_json(json.loads(request.evaluation_graph_json))
         return StageEvaluation(
             evaluation_module(graph, module, tensors_of(states)),
-            opened.job,
+            job,
             routes=routes,
             shared=shared,
             length=request.training.evaluation_length,
-            source=self._sample_source(opened, routes, data_pb2.SAMPLE_SET_EVALUATION),
+            source=self._sample_source(job, routes, data_pb2.SAMPLE_SET_EVALUATION),
             transformed=self._transformed(routes, data_pb2.SAMPLE_SET_EVALUATION),
             device=self._context.device,
         )
@@ -332,14 +328,14 @@ class StageEpoch:
             return None
         return self._context.transformed_cache.of(self._request.job.job_id, int(sample_set), part)
 
-    def _sample_source(self, opened: OpenedJob, routes: Routes, sample_set: data_pb2.SampleSet) -> SampleSource | None:
+    def _sample_source(self, job: Job, routes: Routes, sample_set: data_pb2.SampleSet) -> SampleSource | None:
         """Where the first and the last stage have their samples from; None between."""
         if sample_part(routes) is None:
             return None
         settings = self._request.training
         if settings.data_mode != SERVED:
             is_evaluation = sample_set == data_pb2.SAMPLE_SET_EVALUATION
-            dataset = opened.evaluation() if is_evaluation else opened.training()
+            dataset = job.open_evaluation_dataset() if is_evaluation else job.open_dataset()
             return LocalSamples(dataset, where=self._context.device)
         service = settings.data_service
         channel: grpc.Channel = secure_channel(

@@ -76,12 +76,6 @@ def answer(command: worker_pb2.WorkerCommand, pipe: MessagePipe, mode: str) -> N
         for layer in command.profile.layers:
             pipe.send(worker_pb2.WorkerEvent(number=number, curve=agent_pb2.LayerCurve(signature=layer.signature)))
         pipe.send(worker_pb2.WorkerEvent(number=number, profiled=agent_pb2.ProcessCost(base_bytes=7)))
-    elif kind == "open_job":
-        error = EdgeswarmError(ErrorCode.JOB_FILE, f"Files: {os.listdir(command.open_job.bundle_folder)}.", "None.")
-        failed = {"failure": agent_pb2.Failure(error_json=error_json(error))}
-        opened = {"job_opened": worker_pb2.JobOpened()}
-        is_there = os.path.exists(os.path.join(command.open_job.bundle_folder, command.open_job.request.job_file))
-        pipe.send(worker_pb2.WorkerEvent(number=number, **(opened if is_there else failed)))
     elif kind == "halt":
         pipe.send(worker_pb2.WorkerEvent(number=number, halted=worker_pb2.Halted(next_round=5)))
 

@@ -23,7 +23,6 @@ class StandInAgent(agent_pb2_grpc.AgentServicer):
     """Answers on 127.0.0.1. events: what Watch sends, put there by the test. reserved, renewed, released: the jobs
     that were, and whose workers.
 
-    opened: what it was asked to open, which fails with opening_error where that is set.
     may_answer: while it is not set, what is reserved gets no answer.
     """
 
@@ -44,8 +43,6 @@ class StandInAgent(agent_pb2_grpc.AgentServicer):
         self.reserved: list[str] = []
         self.renewed: list[str] = []
         self.released: list[str] = []
-        self.opened: list[agent_pb2.OpenJobRequest] = []
-        self.opening_error: EdgeswarmError | None = None
         self.bundle = b""
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -110,12 +107,6 @@ class StandInAgent(agent_pb2_grpc.AgentServicer):
     ) -> agent_pb2.RenewWorkerReply:
         self.renewed.append(request.job.job_id)
         return agent_pb2.RenewWorkerReply()
-
-    def OpenJob(self, request: agent_pb2.OpenJobRequest, context: grpc.ServicerContext) -> agent_pb2.OpenJobReply:
-        self.opened.append(request)
-        if self.opening_error is not None:
-            raise self.opening_error
-        return agent_pb2.OpenJobReply()
 
     def PutBundle(
         self, request_iterator: Iterator[agent_pb2.BundlePart], context: grpc.ServicerContext

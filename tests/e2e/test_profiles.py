@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,23 +14,6 @@ from edgeswarm_coordinator.options import TrainOptions
 from . import small_job
 
 pytestmark = pytest.mark.e2e
-
-# Behind a job: which process ran its file, and opened its data set.
-LOGGED = """
-import dataclasses
-import os
-
-def told(what):
-    with open({log!r}, "a") as log:
-        log.write(f"{{os.getpid()}} {{what}}\\n")
-
-def logged():
-    told("data")
-    return Data()
-
-told("file")
-job = dataclasses.replace(job, dataset=logged)
-"""
 
 
 def test_devices_measure_all_that_a_plan_needs_and_nothing_twice(cluster: ThrowawayCluster, tmp_path: Path) -> None:
@@ -78,28 +59,4 @@ def test_what_measures_and_trains_in_one_go_trains_in_new_workers(cluster: Throw
         fresh_profiles=True,
     )
     train(options, folders=cluster.folders)
-    # One device measures for all, which are alike: it had opened the job before, and isn't to hold what it measured with.
-    assert workers() - before == len(cluster.names) + 2
-
-
-def test_a_job_is_opened_once_by_each_worker_and_no_data_set_twice(cluster: ThrowawayCluster, tmp_path: Path) -> None:
-    """With profiles at hand: before there is a plan, and for it."""
-    path = replace(small_job.CNN_WITH_BATCH_NORM, more="data='local',").write(tmp_path / "job")
-    log = tmp_path / "opened.txt"
-    path.write_text(f"{path.read_text()}\n{LOGGED.format(log=str(log))}")
-    options = TrainOptions(
-        job_path=path,
-        output=tmp_path / "out",
-        listen_address="127.0.0.1",
-        discovery=cluster.discovery(),
-        planner="data-parallel",
-    )
-    train(options, folders=cluster.folders)
-    log.unlink()
-    train(replace(options, output=tmp_path / "again"), folders=cluster.folders)
-    processes: dict[str, list[str]] = {}
-    for process, what in (line.split() for line in log.read_text().splitlines()):
-        processes.setdefault(process, []).append(what)
-    others = [told for process, told in processes.items() if process != str(os.getpid())]
-    assert len(others) == len(cluster.names) + 1, "the workers, and the data service"
-    assert all(told == ["file", "data"] for told in others)
+    assert workers() - before == len(cluster.names) + 1, "one device measures for all, which are alike"

@@ -352,22 +352,6 @@ class LinkMeasurement(_message.Message):
     receive_byte_cpu_seconds: float
     def __init__(self, bandwidth_bytes_per_second: _Optional[float] = ..., latency_seconds: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., send_byte_cpu_seconds: _Optional[float] = ..., receive_byte_cpu_seconds: _Optional[float] = ...) -> None: ...
 
-class OpenJobRequest(_message.Message):
-    __slots__ = ("job", "bundle_sha256", "job_file", "opens_data")
-    JOB_FIELD_NUMBER: _ClassVar[int]
-    BUNDLE_SHA256_FIELD_NUMBER: _ClassVar[int]
-    JOB_FILE_FIELD_NUMBER: _ClassVar[int]
-    OPENS_DATA_FIELD_NUMBER: _ClassVar[int]
-    job: JobReference
-    bundle_sha256: str
-    job_file: str
-    opens_data: bool
-    def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., job_file: _Optional[str] = ..., opens_data: bool = ...) -> None: ...
-
-class OpenJobReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
 class PrepareRequest(_message.Message):
     __slots__ = ("job", "plan_json", "stage", "stage_graph_json", "tied", "peers", "sources", "first_round", "training", "evaluation_graph_json", "keeps_layers")
     JOB_FIELD_NUMBER: _ClassVar[int]

@@ -70,11 +70,6 @@ class AgentStub(object):
                 request_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerRequest.SerializeToString,
                 response_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerReply.FromString,
                 _registered_method=True)
-        self.OpenJob = channel.unary_unary(
-                '/edgeswarm.wire.v1.Agent/OpenJob',
-                request_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.OpenJobRequest.SerializeToString,
-                response_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.OpenJobReply.FromString,
-                _registered_method=True)
         self.Prepare = channel.unary_unary(
                 '/edgeswarm.wire.v1.Agent/Prepare',
                 request_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.PrepareRequest.SerializeToString,
@@ -157,14 +152,6 @@ class AgentServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def OpenJob(self, request, context):
-        """Runs the job's file at its worker, and opens the data sets there where the job's devices have their own: what a Prepare begins
-        with, which finds it done. While the model is exported and planned for, there is time for it.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def Prepare(self, request, context):
         """Phase one of a change of epoch: fetch the stage's layers, build it, open links, rehearse. Returns when the worker is ready.
         """
@@ -239,11 +226,6 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.RenewWorker,
                     request_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerRequest.FromString,
                     response_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerReply.SerializeToString,
-            ),
-            'OpenJob': grpc.unary_unary_rpc_method_handler(
-                    servicer.OpenJob,
-                    request_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.OpenJobRequest.FromString,
-                    response_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.OpenJobReply.SerializeToString,
             ),
             'Prepare': grpc.unary_unary_rpc_method_handler(
                     servicer.Prepare,
@@ -461,33 +443,6 @@ class Agent(object):
             '/edgeswarm.wire.v1.Agent/RenewWorker',
             edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerRequest.SerializeToString,
             edgeswarm_dot_wire_dot_v1_dot_agent__pb2.RenewWorkerReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def OpenJob(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/edgeswarm.wire.v1.Agent/OpenJob',
-            edgeswarm_dot_wire_dot_v1_dot_agent__pb2.OpenJobRequest.SerializeToString,
-            edgeswarm_dot_wire_dot_v1_dot_agent__pb2.OpenJobReply.FromString,
             options,
             channel_credentials,
             insecure,

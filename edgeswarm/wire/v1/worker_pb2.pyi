@@ -7,22 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WorkerCommand(_message.Message):
-    __slots__ = ("number", "prepare", "start", "halt", "profile", "exit", "open_job")
+    __slots__ = ("number", "prepare", "start", "halt", "profile", "exit")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     HALT_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     EXIT_FIELD_NUMBER: _ClassVar[int]
-    OPEN_JOB_FIELD_NUMBER: _ClassVar[int]
     number: int
     prepare: PrepareCommand
     start: _agent_pb2.StartRequest
     halt: _agent_pb2.HaltRequest
     profile: _agent_pb2.ProfileRequest
     exit: ExitCommand
-    open_job: OpenJobCommand
-    def __init__(self, number: _Optional[int] = ..., prepare: _Optional[_Union[PrepareCommand, _Mapping]] = ..., start: _Optional[_Union[_agent_pb2.StartRequest, _Mapping]] = ..., halt: _Optional[_Union[_agent_pb2.HaltRequest, _Mapping]] = ..., profile: _Optional[_Union[_agent_pb2.ProfileRequest, _Mapping]] = ..., exit: _Optional[_Union[ExitCommand, _Mapping]] = ..., open_job: _Optional[_Union[OpenJobCommand, _Mapping]] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., prepare: _Optional[_Union[PrepareCommand, _Mapping]] = ..., start: _Optional[_Union[_agent_pb2.StartRequest, _Mapping]] = ..., halt: _Optional[_Union[_agent_pb2.HaltRequest, _Mapping]] = ..., profile: _Optional[_Union[_agent_pb2.ProfileRequest, _Mapping]] = ..., exit: _Optional[_Union[ExitCommand, _Mapping]] = ...) -> None: ...
 
 class PrepareCommand(_message.Message):
     __slots__ = ("request", "bundle_folder")
@@ -32,20 +30,12 @@ class PrepareCommand(_message.Message):
     bundle_folder: str
     def __init__(self, request: _Optional[_Union[_agent_pb2.PrepareRequest, _Mapping]] = ..., bundle_folder: _Optional[str] = ...) -> None: ...
 
-class OpenJobCommand(_message.Message):
-    __slots__ = ("request", "bundle_folder")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    BUNDLE_FOLDER_FIELD_NUMBER: _ClassVar[int]
-    request: _agent_pb2.OpenJobRequest
-    bundle_folder: str
-    def __init__(self, request: _Optional[_Union[_agent_pb2.OpenJobRequest, _Mapping]] = ..., bundle_folder: _Optional[str] = ...) -> None: ...
-
 class ExitCommand(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class WorkerEvent(_message.Message):
-    __slots__ = ("number", "hello", "progress", "ready", "started", "rounds", "rounds_done", "halted", "curve", "profiled", "failure", "evaluation", "job_opened")
+    __slots__ = ("number", "hello", "progress", "ready", "started", "rounds", "rounds_done", "halted", "curve", "profiled", "failure", "evaluation")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
@@ -58,7 +48,6 @@ class WorkerEvent(_message.Message):
     PROFILED_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
-    JOB_OPENED_FIELD_NUMBER: _ClassVar[int]
     number: int
     hello: WorkerHello
     progress: _agent_pb2.WorkerProgress
@@ -71,8 +60,7 @@ class WorkerEvent(_message.Message):
     profiled: _agent_pb2.ProcessCost
     failure: _agent_pb2.Failure
     evaluation: _agent_pb2.EvaluationReport
-    job_opened: JobOpened
-    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., progress: _Optional[_Union[_agent_pb2.WorkerProgress, _Mapping]] = ..., ready: _Optional[_Union[_agent_pb2.PrepareReply, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., rounds: _Optional[_Union[_agent_pb2.RoundReports, _Mapping]] = ..., rounds_done: _Optional[_Union[_agent_pb2.RoundsDone, _Mapping]] = ..., halted: _Optional[_Union[Halted, _Mapping]] = ..., curve: _Optional[_Union[_agent_pb2.LayerCurve, _Mapping]] = ..., profiled: _Optional[_Union[_agent_pb2.ProcessCost, _Mapping]] = ..., failure: _Optional[_Union[_agent_pb2.Failure, _Mapping]] = ..., evaluation: _Optional[_Union[_agent_pb2.EvaluationReport, _Mapping]] = ..., job_opened: _Optional[_Union[JobOpened, _Mapping]] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., progress: _Optional[_Union[_agent_pb2.WorkerProgress, _Mapping]] = ..., ready: _Optional[_Union[_agent_pb2.PrepareReply, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., rounds: _Optional[_Union[_agent_pb2.RoundReports, _Mapping]] = ..., rounds_done: _Optional[_Union[_agent_pb2.RoundsDone, _Mapping]] = ..., halted: _Optional[_Union[Halted, _Mapping]] = ..., curve: _Optional[_Union[_agent_pb2.LayerCurve, _Mapping]] = ..., profiled: _Optional[_Union[_agent_pb2.ProcessCost, _Mapping]] = ..., failure: _Optional[_Union[_agent_pb2.Failure, _Mapping]] = ..., evaluation: _Optional[_Union[_agent_pb2.EvaluationReport, _Mapping]] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
     __slots__ = ("process_id", "port", "torch_version", "accelerator", "base_bytes")
@@ -87,10 +75,6 @@ class WorkerHello(_message.Message):
     accelerator: str
     base_bytes: int
     def __init__(self, process_id: _Optional[int] = ..., port: _Optional[int] = ..., torch_version: _Optional[str] = ..., accelerator: _Optional[str] = ..., base_bytes: _Optional[int] = ...) -> None: ...
-
-class JobOpened(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
 
 class Started(_message.Message):
     __slots__ = ()

@@ -30,14 +30,9 @@ from .stage_run import layer_states
 
 SAMPLES, EVALUATION_SAMPLES, BATCH, EPOCHS = 20, 11, 8, 3  # three rounds an epoch
 JOB_FILE = """
-from pathlib import Path
-
 import torch
 from torch.nn import functional
 import edgeswarm
-
-with (Path(__file__).parent / "runs.txt").open("a") as runs:
-    runs.write("run\\n")
 
 def nothing():
     raise AssertionError("only the coordinator's machine has these")
@@ -165,14 +160,6 @@ class OneWorker:
         prepare = worker_pb2.PrepareCommand(request=request, bundle_folder=str(self.bundle))
         assert self.worker.request(worker_pb2.WorkerCommand(prepare=prepare), 60).HasField("ready")
 
-    def open_job(self, *, job_file: str = "train.py") -> None:
-        request = agent_pb2.OpenJobRequest(job_file=job_file, opens_data=True)
-        command = worker_pb2.OpenJobCommand(request=request, bundle_folder=str(self.bundle))
-        assert self.worker.request(worker_pb2.WorkerCommand(open_job=command), 60).HasField("job_opened")
-
-    def runs_of_the_job_file(self) -> int:
-        return len((self.bundle / "runs.txt").read_text().splitlines())
-
     def start(self, first_round: int, end_round: int, *, evaluate: bool = False) -> None:
         start = agent_pb2.StartRequest(job=self.job, first_round=first_round, end_round=end_round, evaluate=evaluate)
         assert self.worker.request(worker_pb2.WorkerCommand(start=start), 60).HasField("started")
@@ -231,26 +218,6 @@ def reports_of(events: list[worker_pb2.WorkerEvent]) -> list[agent_pb2.RoundRepo
 
 def kinds_of(events: list[worker_pb2.WorkerEvent]) -> list[Any]:
     return [event.WhichOneof("event") for event in events]
-
-
-def test_the_first_prepare_finds_the_job_opened(one: OneWorker) -> None:
-    one.open_job()
-    assert one.runs_of_the_job_file() == 1
-    one.prepare(epoch=1, first_round=0)
-    assert one.runs_of_the_job_file() == 1
-    one.start(0, 3, evaluate=True)
-    assert reports_of(one.events_until_done())
-    # What the first epoch trained with is not taken for a second one.
-    one.prepare(epoch=2, first_round=0)
-    assert one.runs_of_the_job_file() == 2
-
-
-def test_a_job_that_can_not_be_opened_is_told_and_tried_again(one: OneWorker) -> None:
-    with pytest.raises(EdgeswarmError, match="no job file") as caught:
-        one.open_job(job_file="other.py")
-    assert caught.value.code is ErrorCode.JOB_FILE
-    one.prepare(epoch=1, first_round=0)
-    assert one.runs_of_the_job_file() == 1
 
 
 def test_an_epoch_in_segments_with_evaluations_and_a_second_one_that_resumes_it(one: OneWorker) -> None:
