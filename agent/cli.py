@@ -72,6 +72,13 @@ def _settings_options(command: Command) -> Command:
         click.option(
             "--sample-cache", "sample_cache_bytes", metavar="SIZE", help="keep so much of a job's data on disk"
         ),
+        click.option(
+            "--ready-worker",
+            "ready_worker_seconds",
+            type=float,
+            metavar="SECONDS",
+            help="keep a worker ready for the next job so long; 0 for none",
+        ),
         click.option("--no-mdns", "no_mdns", is_flag=True, help="don't announce this agent"),
     )
     for option in reversed(options):

@@ -64,7 +64,9 @@ class Daemon:
             self.identity, address=address, workers=CALL_THREADS, handlers=[self._link_sink.handler()]
         )
         self._only_one = OnlyOne(folders.agent_dir)
-        self._device = Device(worker, log=log)
+        # On a card a process that only waits would hold some of its memory.
+        ready_seconds = settings.ready_worker_seconds if self.hardware.accelerator == "cpu" else 0.0
+        self._device = Device(worker, log=log, ready_worker_seconds=ready_seconds)
         parts = AgentParts(
             identity=self.identity,
             device=self._device,

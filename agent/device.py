@@ -1,7 +1,7 @@
 """A device while a job holds it: the reservation, its worker process, its events, and the lease.
 
     Reserve ─▶ worker starts            events ─▶ queue ─▶ the newest Watch
-    Release, lease expired ─▶ worker ended, idle
+    Release, lease expired ─▶ worker ended, idle ─▶ a new worker waits a while for the next Reserve
 
 The decisions are those of `Reservation`; here are the clock, the threads and the process. Two locks: `_change` is held
 through a whole change of hands (up to 2 s, while a worker is ended), `_changed` only for a look at the state, so that
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.process_memory import anonymous_bytes
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 
 from .reservation import JobCall, Reservation
@@ -30,15 +31,22 @@ _KEPT_EVENTS = 4096
 
 
 class Device:
-    """What the control service acts on. Any thread may call; `close` ends everything."""
+    """What the control service acts on. Any thread may call; `close` ends everything.
 
-    def __init__(self, settings: WorkerSettings, *, log: Callable[[str], None]) -> None:
+    ready_worker_seconds: for which a new worker waits for the next job once one has ended; 0 for none.
+    """
+
+    def __init__(
+        self, settings: WorkerSettings, *, log: Callable[[str], None], ready_worker_seconds: float = 0.0
+    ) -> None:
         self._settings = settings
         self._log = log
         self._change = threading.Lock()
         self._changed = threading.Condition()
         self._reservation = Reservation(settings.device)
         self._worker: WorkerProcess | None = None
+        self._ready_worker_seconds = ready_worker_seconds
+        self._ready_until: float | None = None  # while a worker waits for a job
         self._events: deque[agent_pb2.AgentEvent] = deque(maxlen=_KEPT_EVENTS)
         self._beat_now = False
         self._closed = False
@@ -59,6 +67,7 @@ class Device:
                 self._reservation = self._reservation.reserve(
                     call, who=who, lease_seconds=lease_seconds, clock_seconds=time.time(), now=time.monotonic()
                 )
+                self._ready_until = None
                 self._changed.notify_all()
             self._log(f"reserved by job {call.job_id} of {who}")
             try:
@@ -113,6 +122,13 @@ class Device:
         worker.wait_hello(HELLO_SECONDS)
         return worker
 
+    def ready_worker_bytes(self) -> int:
+        """Memory that the next job's worker holds already; 0 where none waits for one."""
+        worker = self._worker
+        if self._reservation.holding is not None or worker is None or not worker.alive:
+            return 0
+        return anonymous_bytes(worker.process_id)
+
     def renew_worker(self, call: JobCall) -> None:
         """Ends the job's worker and starts another one; back before that listens. Raises: as `worker`."""
         with self._change:
@@ -141,6 +157,30 @@ class Device:
             self._changed.notify_all()
         if holding is not None:
             self._log(f"free again: {reason} (job {holding.job_id})")
+            self._start_ahead()
+
+    def _start_ahead(self) -> None:
+        """Under `_change`."""
+        if self._closed or not self._ready_worker_seconds:
+            return
+        try:
+            self._living_worker()
+        except EdgeswarmError as error:
+            self._log(f"no worker waits for the next job: {error}")
+            return
+        with self._changed:
+            self._ready_until = time.monotonic() + self._ready_worker_seconds
+            self._changed.notify_all()
+
+    def _end_ready_worker(self) -> None:
+        """Under `_change`."""
+        if self._ready_until is None or time.monotonic() < self._ready_until:
+            return
+        self._ready_until = None
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill("no job came")
+            self._log(f"ended worker {worker.process_id}: no job came")
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
@@ -155,15 +195,20 @@ class Device:
             with self._changed:
                 if self._closed:
                     return
-                holding = self._reservation.holding
-                left = None if holding is None else holding.lease_left_seconds(time.monotonic())
+                holding, now = self._reservation.holding, time.monotonic()
+                if holding is not None:
+                    left = holding.lease_left_seconds(now)
+                else:
+                    left = None if self._ready_until is None else self._ready_until - now
                 if left is None or left > 0:
                     self._changed.wait(left)
                     continue
             with self._change:
                 # A Watch may have come while this thread waited for its turn.
                 holding = self._reservation.holding
-                if holding is not None and holding.expired(time.monotonic()):
+                if holding is None:
+                    self._end_ready_worker()
+                elif holding.expired(time.monotonic()):
                     self._become_idle(f"its coordinator was away for {holding.lease_seconds:g} s")
 
     # --- events ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ call, requests to values, values to replies. An EdgeswarmError that is raised he
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import secrets
 import time
@@ -66,6 +67,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     ) -> agent_pb2.DeviceDescription:
         hardware = self._parts.hardware
         memory = read_training_memory(hardware.accelerator)
+        memory = dataclasses.replace(memory, available=memory.available + self._device.ready_worker_bytes())
         holding = self._device.reservation.holding
         return agent_pb2.DeviceDescription(
             node_id=self._node_id,

@@ -3,10 +3,11 @@
     python -m bench.time_to_accuracy --folder DIR --task cnn --task mobilenet_v2
     python -m bench.time_to_accuracy --folder DIR --report
 
-Environment C at 100 Mbit/s, in turns; profiles are there already, as they are the second time that somebody trains a model. A
-peer computes as many samples at once, in that layout of images, as made a few of its rounds quickest. Each repeat has a seed of
-its own, for all methods: epochs to an accuracy are a matter of luck. An epoch is whole mini-batches. One JSON file a task,
-written after each run; what was broken off goes on where it was, on a machine with the same processor (bench/kept_document.py).
+Environment C at 100 Mbit/s, in turns; profiles are there already, and workers wait for the next job, as they do when somebody has
+trained the model shortly before. A peer computes as many samples at once, in that layout of images, as made a few of its rounds
+quickest. Each repeat has a seed of its own, for all methods: epochs to an accuracy are a matter of luck. An epoch is whole
+mini-batches. One JSON file a task, written after each run; what was broken off goes on where it was, on a machine with the same
+processor (bench/kept_document.py).
 Needs root and nothing else at work.
 """
 
@@ -47,6 +48,8 @@ MICRO_BATCHES = (16, 32, 64, 128)
 TRIAL_ROUNDS = 5
 REPEATS = 3
 _LIMIT_SECONDS = 900.0
+# Beyond the peers' runs in between: each of ours is like the next one of somebody who tries things out.
+READY_WORKER_SECONDS = 3600.0
 
 
 class TaskMeasurement:
@@ -80,7 +83,7 @@ class TaskMeasurement:
         shutil.rmtree(folder, ignore_errors=True)
         with (
             EmulatedLan(load_environment(ENVIRONMENT, mbps=MBPS)) as bed,
-            BedCluster(bed, folder=folder) as cluster,
+            BedCluster(bed, folder=folder, ready_worker_seconds=READY_WORKER_SECONDS) as cluster,
         ):
             options = TrainOptions(
                 job_path=JOBS / f"digits_{self._task}.py", discovery=cluster.discovery(), listen_address=HUB_ADDRESS

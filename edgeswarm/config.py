@@ -205,6 +205,13 @@ def _seconds(value: object) -> float:
     return seconds
 
 
+def _seconds_or_none(value: object) -> float:
+    seconds = _number(value)
+    if seconds < 0:
+        raise ValueError("is below 0 seconds")
+    return seconds
+
+
 def parse_bytes(value: object) -> int:
     """A size as a person writes it, in bytes; raises ValueError with what is wrong with it."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
@@ -261,6 +268,7 @@ class AgentSettings:
     announce on (empty: chosen by discovery's rules). slow_down: factor by which computing is stretched, for demos.
     threads: of the worker (None: as many as torch likes). memory_limit_bytes: below what is free (None: none of ours).
     sample_cache_bytes: of a job's samples on this device's disk at most; a tenth of the disk stays free in any case.
+    ready_worker_seconds: for which a new worker waits for the next job once one has ended (0: none does).
     """
 
     name: str | None = _setting(None, _text)
@@ -273,6 +281,7 @@ class AgentSettings:
     threads: int | None = _setting(None, _threads)
     memory_limit_bytes: int | None = _setting(None, parse_bytes, key="memory_limit")
     sample_cache_bytes: int = _setting(20 * 10**9, parse_bytes, key="sample_cache")
+    ready_worker_seconds: float = _setting(600.0, _seconds_or_none, key="ready_worker")
 
     @property
     def effective_worker_port(self) -> int:

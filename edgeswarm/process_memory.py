@@ -1,4 +1,4 @@
-"""How much memory this process holds, and held at most: a worker's, and the command's where it says what workers will hold."""
+"""How much memory a process holds, and held at most: a worker's, and the command's where it says what workers will hold."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import ctypes
 from collections.abc import Mapping
 from pathlib import Path
 
-_STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
 
-def _status_bytes() -> dict[str, int]:
-    """The lines of /proc/self/status that are of memory, in bytes; none where this system has no such file."""
+def _status_bytes(process_id: int | None = None) -> dict[str, int]:
+    """The lines of a process's status that are of memory, in bytes, by default of this one; none where there is no such file."""
     try:
-        lines = _STATUS.read_text().splitlines()
+        lines = Path(f"/proc/{process_id or 'self'}/status").read_text().splitlines()
     except OSError:
         return {}
     words = (line.split() for line in lines if line.endswith(" kB"))
@@ -24,9 +23,11 @@ def _own(status: Mapping[str, int]) -> int:
     return status.get("RssAnon", 0) + status.get("RssShmem", 0)
 
 
-def anonymous_bytes() -> int:
-    """Memory that is this process's own: without files and libraries, which the kernel can drop and others share."""
-    return _own(_status_bytes())
+def anonymous_bytes(process_id: int | None = None) -> int:
+    """Memory that is the process's own, by default this one's: without files and libraries, which the kernel can drop and others
+    share. 0 of one that has ended.
+    """
+    return _own(_status_bytes(process_id))
 
 
 def peak_anonymous_bytes() -> int:

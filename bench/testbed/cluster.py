@@ -36,10 +36,13 @@ _START_SECONDS = 180.0  # on an eighth of a core Python takes its time
 
 
 class BedCluster:
-    """bed: exists already. folder: of all homes and logs, kept; a new temporary one by default."""
+    """bed: exists already. folder: of all homes and logs, kept; a new temporary one by default. ready_worker_seconds: as the
+    agents' setting; a worker that starts behind a job disturbs what is measured next.
+    """
 
-    def __init__(self, bed: EmulatedLan, *, folder: Path | None = None) -> None:
+    def __init__(self, bed: EmulatedLan, *, folder: Path | None = None, ready_worker_seconds: float = 0.0) -> None:
         self.bed = bed
+        self._ready_worker_seconds = ready_worker_seconds
         self.folder = Path(tempfile.mkdtemp(prefix="edgeswarm-bed-")) if folder is None else folder.absolute()
         self.names = tuple(device.name for device in bed.environment.devices)
         self.processes: dict[str, subprocess.Popen[str]] = {}
@@ -104,7 +107,9 @@ class BedCluster:
                 if process.wait(_START_SECONDS) != 0:
                     raise RuntimeError(f"{name} did not join: {self.log(name)}")
         for name in self.names:
-            self.processes[name] = self._start(name, "run", "--json-ready", "--threads", "1")
+            self.processes[name] = self._start(
+                name, "run", "--json-ready", "--threads", "1", "--ready-worker", str(self._ready_worker_seconds)
+            )
         deadline = time.monotonic() + _START_SECONDS
         for name, process in self.processes.items():
             while _READY not in self.log(name):

@@ -51,7 +51,7 @@ class AgentSpec:
 
     name: for a person, and the beginning of its node id. slow_down: how many times longer its computing takes.
     threads: of its worker. memory: what it may use, as `--memory` takes it ("512 MiB"); None for all that is free.
-    environment: of this agent, besides its cluster's.
+    environment: of this agent, besides its cluster's. ready_worker_seconds: for which a worker waits for another job.
     """
 
     name: str
@@ -59,6 +59,7 @@ class AgentSpec:
     threads: int = 1
     memory: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    ready_worker_seconds: float = 0.0
 
 
 @dataclass
@@ -241,6 +242,7 @@ class ThrowawayCluster:
         """Start the daemon and wait until it says that it is ready."""
         spec = agent.spec
         arguments = ["run", "--listen", LOOPBACK, "--port", str(agent.port), "--worker-port", "0", "--json-ready"]
+        arguments += ["--ready-worker", str(spec.ready_worker_seconds)]
         arguments += ["--slow-down", str(spec.slow_down), "--threads", str(spec.threads)]
         arguments += ["--interface", LOOPBACK] if self.mdns else ["--no-mdns"]
         arguments += ["--memory", spec.memory] if spec.memory is not None else []

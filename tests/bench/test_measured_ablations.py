@@ -32,7 +32,7 @@ def profiled() -> tuple[PlanningInstance, dict[str, Any]]:
 class Bed:
     """Both the LAN and its cluster."""
 
-    def __init__(self, *_: object, folder: Path | None = None) -> None:
+    def __init__(self, *_: object, folder: Path | None = None, ready_worker_seconds: float = 0.0) -> None:
         self.names = tuple(NAMES.values())
         self.folders = None
         if folder is not None:

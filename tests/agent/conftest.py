@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .called_agent import Agent
+from .processes import Cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster.create(tmp_path)
+
+
+@pytest.fixture
+def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
+    agents: list[Agent] = []
+
+    def begin(mode: str = "answer", **more: float) -> Agent:
+        agents.append(Agent(cluster, f"box{len(agents)}", mode, **more))
+        return agents[-1]
+
+    yield begin
+    for agent in agents:
+        agent.close()

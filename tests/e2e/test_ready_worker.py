@@ -1,0 +1,43 @@
+"""The worker that waits for the next job trains it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from edgeswarm_coordinator.controller import TrainOptions, train
+from edgeswarm_coordinator.demo.cluster import AgentSpec, ThrowawayCluster
+from edgeswarm_coordinator.events import Event, RoundDone
+
+from . import small_job
+from .commands import wait_until, worker_of
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_second_training_begins_in_the_worker_that_waits(tmp_path: Path) -> None:
+    path = small_job.CNN.write(tmp_path / "job")
+    with ThrowawayCluster((AgentSpec("a", ready_worker_seconds=600.0),), mdns=False) as cluster:
+        trained_by: list[int] = []
+
+        def listen(event: Event) -> None:
+            if isinstance(event, RoundDone) and event.round == 0:
+                trained_by.append(worker_of(cluster, "a").pid)
+
+        def trained(name: str) -> dict[str, torch.Tensor]:
+            options = TrainOptions(
+                job_path=path, output=tmp_path / name, listen_address="127.0.0.1", discovery=cluster.discovery()
+            )
+            train(options, folders=cluster.folders, listener=listen)
+            return load_file(tmp_path / name / "model.safetensors")
+
+        first = trained("first")
+        waiting = worker_of(cluster, "a")
+        second = trained("second")
+        assert trained_by[0] != trained_by[1] == waiting.pid
+        assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+        wait_until(lambda: not waiting.is_running(), seconds=5, what="the worker of a job that is over has ended")
+        assert worker_of(cluster, "a").pid != waiting.pid
