@@ -98,7 +98,13 @@ class Office:
     def run_agents(self) -> None:
         for name in DEVICES:
             started = self.lan.start(
-                name, EDGESWARM_AGENT, "run", environment=self.environment(name), log=self.agent_log(name)
+                name,
+                EDGESWARM_AGENT,
+                "run",
+                "--ready-worker",
+                "0",
+                environment=self.environment(name),
+                log=self.agent_log(name),
             )
             self.agents[name] = psutil.Process(started.pid)
         for name in DEVICES:

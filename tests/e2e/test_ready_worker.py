@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ pytestmark = pytest.mark.e2e
 def test_a_second_training_begins_in_the_worker_that_waits(tmp_path: Path) -> None:
     path = small_job.CNN.write(tmp_path / "job")
     with ThrowawayCluster((AgentSpec("a", ready_worker_seconds=600.0),), mdns=False) as cluster:
+        plan = small_job.plan_of(cluster, [{"a": 12}], layers=small_job.layers_of(path), job=small_job.CNN)
+        plan_path = tmp_path / "plan.json"
+        plan_path.write_text(json.dumps(plan.to_json()))
         trained_by: list[int] = []
 
         def listen(event: Event) -> None:
@@ -29,7 +33,11 @@ def test_a_second_training_begins_in_the_worker_that_waits(tmp_path: Path) -> No
 
         def trained(name: str) -> dict[str, torch.Tensor]:
             options = TrainOptions(
-                job_path=path, output=tmp_path / name, listen_address="127.0.0.1", discovery=cluster.discovery()
+                job_path=path,
+                output=tmp_path / name,
+                plan_path=plan_path,
+                listen_address="127.0.0.1",
+                discovery=cluster.discovery(),
             )
             train(options, folders=cluster.folders, listener=listen)
             return load_file(tmp_path / name / "model.safetensors")
