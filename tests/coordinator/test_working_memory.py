@@ -132,6 +132,14 @@ def test_activations_take_what_stages_in_flight_were_seen_to_take() -> None:
     assert heap_slack(GRAPH, kinds) == pytest.approx((1.4, 1.4, 1.2))
 
 
+def test_layers_alike_leave_the_gaps_of_the_one_that_shows_most() -> None:
+    """The first one's are hidden by memory that was lying around."""
+    first, second, third = GRAPH.layers
+    graph = replace(GRAPH, layers=(first, second, replace(third, signature=first.signature)))
+    stages = {CheckedStage(0, 1, (4,)): held(0.0), CheckedStage(2, 3, (4,)): held(1.3 * 64)}
+    assert heap_slack(graph, [SeenMemory([], stages)]) == pytest.approx((1.3, 1.0, 1.3))
+
+
 def test_the_inputs_of_a_stage_are_no_slack() -> None:
     second = replace(GRAPH.layers[1], held_input_bytes=32)
     graph = replace(GRAPH, layers=(GRAPH.layers[0], second, GRAPH.layers[2]))

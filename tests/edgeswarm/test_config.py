@@ -135,6 +135,7 @@ def test_every_type_from_file_and_from_environment(file: Path) -> None:
         ("port = true", "True is not a whole number"),
         ('port = "http"', "'http' is not a whole number"),
         ("slow_down = 0.5", "0.5 is below 1"),
+        ("ready_worker = -1", "is below 0 seconds"),
         ("slow_down = nan", "not a finite number"),
         ("threads = 0", "0 is below 1"),
         ("memory_limit = '4 GiBs'", "'4 GiBs' is not a size"),

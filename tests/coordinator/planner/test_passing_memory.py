@@ -91,6 +91,10 @@ def test_large_gradients_of_an_early_layer_find_no_place_in_what_many_later_ones
     on_top = 70 - 11
     assert 30 < on_top < 70
     assert passing_bytes(instance, first_layer=0, end_layer=3, samples=1) == int(11 + on_top)
+    # A run that saves half of the model is three quarters of the way to one of which no piece fits.
+    behind = LayerCosts("d", 0, 0, 110)
+    longer = replace(instance, model=ModelCosts(0, (*layers, behind, *plain.model.layers[4:])))
+    assert passing_bytes(longer, first_layer=0, end_layer=3, samples=1) == int(11 + 8 + 0.75 * (on_top - 8))
     # Without much behind it, its own moment is the worst.
     assert passing_bytes(instance, first_layer=0, end_layer=1, samples=1) == 1 + 70
     # Where the whole model in one go showed that the pieces are of use, its own moment is the worst here, too.

@@ -10,7 +10,7 @@ from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
 from edgeswarm_coordinator.planner.planners import make_plan
 from edgeswarm_coordinator.planner.prediction import with_prediction
-from edgeswarm_coordinator.planner.reached_in_flight import with_reached_in_flight
+from edgeswarm_coordinator.planner.reached_in_flight import _LONGER, _slower_in_part, with_reached_in_flight
 from edgeswarm_coordinator.simulator.simulate import round_and_in_flight
 
 from .instances import make_instance
@@ -42,6 +42,9 @@ def test_the_round_is_the_same_with_what_it_reaches(
     _, reached = round_and_in_flight(instance, plan)
     for stage, most, had in zip(fewer.stages, reached, in_flight, strict=True):
         assert most <= stage.in_flight <= had
+    for slower_in_part in _slower_in_part(instance, plan):
+        longest = (1 + 1e-9) * _LONGER * round_and_in_flight(slower_in_part, plan)[0]
+        assert round_and_in_flight(slower_in_part, fewer)[0] <= longest
     assert fewer.predicted is not None
     assert plan.predicted is not None
     assert fewer.predicted.round_seconds == plan.predicted.round_seconds
