@@ -1,4 +1,4 @@
-"""What each layer costs: FLOPs, and the bytes that wait for the backward pass.
+"""What each layer costs: FLOPs, the bytes that wait for the backward pass, and those that were made and don't.
 
 Everything runs under fake tensors: shapes without memory. FlopCounterMode counts the backward of a grouped convolution once
 for each group, and CPU attention and CPU LSTMs not at all; these are put right here, as is what a CPU LSTM keeps.
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
 
@@ -49,6 +50,7 @@ def with_costs(graph: LayerGraph) -> LayerGraph:
                     flops_backward=backward,
                     saved_bytes=_slope(small.saved[layer.index], large.saved[layer.index]),
                     held_input_bytes=_slope(small.inputs[layer.index], large.inputs[layer.index]),
+                    let_go_bytes=_slope(small.let_go[layer.index], large.let_go[layer.index]),
                 )
             )
     return dataclasses.replace(graph, layers=tuple(layers))
@@ -85,10 +87,12 @@ def _fake_tensor(shape: tuple[int, ...], described: LiveValue | TensorSpec) -> t
 class _Held:
     """By layer, bytes that wait for the backward pass. saved: each storage counted in the first layer that keeps it. inputs: what
     crosses the cut before the layer and is kept by none, or was counted before: a stage that begins there keeps it all the same.
+    let_go: what the layer makes and none keeps.
     """
 
     saved: list[int]
     inputs: list[int]
+    let_go: list[int]
 
 
 def _held_bytes(whole: StageModule, batch: int) -> _Held:
@@ -109,12 +113,27 @@ def _held_bytes(whole: StageModule, batch: int) -> _Held:
 
     inputs = _fake_inputs(whole.graph, batch)
     crossing: list[list[torch.Tensor]] = [list(inputs)]
-    with saved_tensors_hooks(pack, lambda tensor: tensor), _LSTMWorkspaces():  # type: ignore[no-untyped-call]
+    there = {tensor.untyped_storage()._cdata for tensor in (*held.values(), *inputs)}
+    made: list[tuple[int, int, int]] = []  # storage, bytes, layer
+
+    def look_at(tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in there:
+            there.add(storage._cdata)
+            kept.append(tensor)
+            made.append((storage._cdata, storage.nbytes(), layer))
+
+    watched, workspaces = _Watched(look_at), _LSTMWorkspaces()  # type: ignore[no-untyped-call]
+    with saved_tensors_hooks(pack, lambda tensor: tensor), watched, workspaces:
         for finished, values in whole.walk(batch, inputs, draw=None):
             layer = finished + 1
             crossing.append([value for value in values.values() if isinstance(value, torch.Tensor)])
             kept.extend(crossing[-1])
     after = len(saved)
+    let_go = [0] * after
+    for storage, size, of_layer in made:
+        if storage not in counted and of_layer < after:
+            let_go[of_layer] += size
     return _Held(
         saved,
         [
@@ -125,6 +144,7 @@ def _held_bytes(whole: StageModule, batch: int) -> _Held:
             )
             for first, values in enumerate(crossing[:-1])
         ],
+        let_go,
     )
 
 
@@ -189,6 +209,23 @@ def _lstm_backward(*args: Any, **kwargs: Any) -> int:
 
 
 _lstm_backward._get_raw = True  # type: ignore[attr-defined]
+
+
+class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Shows every tensor that an operation returns."""
+
+    def __init__(self, look_at: Callable[[torch.Tensor], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._look_at = look_at
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in pytree.tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                self._look_at(tensor)
+        return made
 
 
 class _LSTMWorkspaces(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ from edgeswarm_coordinator.planner.passing_memory import WORKING_GROWTH
 from edgeswarm_coordinator.profile_cache import Curve
 from edgeswarm_coordinator.stage_checks import CheckedStage
 from edgeswarm_coordinator.working_memory import (
+    GAPS_OF_SAVED,
     KERNEL_BYTES,
     MOST_HEAP_SLACK,
     USUAL_GROWTH,
@@ -143,8 +144,26 @@ def test_layers_alike_leave_the_gaps_of_the_one_that_shows_most() -> None:
 def test_the_inputs_of_a_stage_are_no_slack() -> None:
     second = replace(GRAPH.layers[1], held_input_bytes=32)
     graph = replace(GRAPH, layers=(GRAPH.layers[0], second, GRAPH.layers[2]))
-    kinds = [SeenMemory([], {CheckedStage(1, 3, (4,)): held(1.1 * (128 + 32))})]
-    assert heap_slack(graph, kinds) == pytest.approx((1.0, 1.1, 1.1))
+    kinds = [SeenMemory([], {CheckedStage(1, 3, (4,)): held(128 + 32 + 16)})]
+    assert heap_slack(graph, kinds) == pytest.approx((1.0, 1.125, 1.125))
+
+
+def test_gaps_are_where_layers_made_what_they_let_go() -> None:
+    first, second, third = GRAPH.layers
+    graph = replace(GRAPH, layers=(replace(first, let_go_bytes=51), replace(second, let_go_bytes=0), third))
+    of_saved = GAPS_OF_SAVED * 64
+    gaps = 6.4
+    stages = {CheckedStage(0, 2, (4,)): held(128 + gaps)}
+    by_weight = gaps / (51 + 2 * of_saved) / 64
+    expected = (1 + by_weight * (51 + of_saved), 1 + by_weight * of_saved, 1.0)
+    assert heap_slack(graph, [SeenMemory([], stages)]) == pytest.approx(expected)
+
+
+def test_a_layer_that_saves_nothing_has_no_gaps() -> None:
+    first, second, third = GRAPH.layers
+    graph = replace(GRAPH, layers=(replace(first, let_go_bytes=500, saved_bytes=0), second, third))
+    stages = {CheckedStage(0, 2, (4,)): held(1.2 * 64)}
+    assert heap_slack(graph, [SeenMemory([], stages)]) == pytest.approx((1.0, 1.2, 1.0))
 
 
 def test_little_slack_and_very_much_are_not_believed() -> None:

@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from edgeswarm_agent.profiler.held_memory import held_batch_size
+from edgeswarm_agent.profiler.layer_timing import Timing
+
 from ..processes import printed_as_worker
 
 PROFILE = """
@@ -36,6 +39,29 @@ def test_it_is_about_what_is_saved_and_not_asked_where_memory_is_short() -> None
     by_saved, short_of_memory, nothing_timed = printed_as_worker(PROFILE)
     assert 0.9 <= by_saved <= 1.6
     assert (short_of_memory, nothing_timed) == (0.0, 0.0)
+
+
+def tried(*sizes: int, sample_bytes: int) -> list[Timing]:
+    return [Timing(size, 1.0, 1.0, 0.0, size * sample_bytes) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sample_mib", "budget_mib", "expected"),
+    [
+        pytest.param((1, 4, 32), 10, 10_000, 7, id="enough to be seen, between those that were tried"),
+        pytest.param((1, 4, 32), 1, 10_000, 32, id="no more than was tried"),
+        pytest.param((4, 32), 100, 10_000, 4, id="no fewer than a layer needs"),
+        pytest.param((1, 4, 32), 10, 200, 3, id="what memory holds"),
+        pytest.param((4, 32), 10, 200, None, id="memory that doesn't hold so many"),
+        pytest.param((1, 4), 0, 10_000, None, id="nothing to see"),
+        pytest.param((), 1, 10_000, None, id="nothing tried"),
+    ],
+)
+def test_the_batch_is_as_large_as_it_takes(
+    sizes: tuple[int, ...], sample_mib: int, budget_mib: int, expected: int | None
+) -> None:
+    timings = tried(*sizes, sample_bytes=sample_mib * 2**20)
+    assert held_batch_size(timings, memory_budget=budget_mib * 2**20) == expected
 
 
 WEIGHTS_MIB = 64

@@ -71,6 +71,34 @@ def test_saved_bytes_are_those_that_a_real_run_keeps(name: str) -> None:
     assert counted == pytest.approx(sum(seen.values()), rel=0.03)
 
 
+def test_what_a_layer_makes_and_nothing_keeps_is_let_go() -> None:
+    """In multiples of 10 numbers a sample: a linear's and a sine's inputs are kept for the backward; what is written in place is
+    nothing new.
+    """
+
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(10, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.linear(x)  # let go; the sum is an input
+            return (made + 1).add_(2)
+
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(10, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sin(self.linear(x))
+
+    model = nn.Sequential(Part(), Keeping(), nn.Linear(10, 10))
+    layers = export_model(model, (torch.zeros(4, 10),)).layer_graph.layers
+    of_one = 4 * 10
+    assert [layer.let_go_bytes // of_one for layer in layers] == [1, 0, 1]
+
+
 @pytest.mark.parametrize("name", ["digits", "gpt", "unet"])
 def test_a_stage_keeps_its_inputs_beside_what_it_saves(name: str) -> None:
     given = example(name)
