@@ -26,8 +26,8 @@ from .layer_timing import Timing
 
 IN_FLIGHT = 6
 FIRST_ONES = 2
-# A batch that takes so much is large enough to see it: three of half of it said of BERT-small's layers 5 to 8 that they leave 5 to
-# 15 % of gaps, by the kind of device; six of it say 12 to 15. Less growth is lost among pages of 2 MiB.
+# A batch that takes so much is large enough to see it: three of half of it said of BERT-small's layers 5 to 8 that they leave 5
+# to 15 % of gaps, by the kind of device; six of it say 12 to 15. Less growth is lost among pages of 2 MiB.
 ENOUGH_BYTES = 64 * 2**20
 LEAST_GROWTH_BYTES = 16 * 2**20
 _SEED = 0
