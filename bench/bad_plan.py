@@ -7,8 +7,8 @@ from dataclasses import replace
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
+from edgeswarm_coordinator.planner.needed_in_flight import with_needed_in_flight
 from edgeswarm_coordinator.planner.prediction import with_prediction
-from edgeswarm_coordinator.planner.reached_in_flight import with_reached_in_flight
 
 BAD_PLAN = "even cuts, slowest first"
 BAD_PLANNER = "even-cuts"
@@ -30,7 +30,7 @@ def even_cuts(instance: PlanningInstance) -> Plan | None:
     )
     plan = Plan(planner="by hand", micro_batch=micro_batch, micro_batches=mini_batch // micro_batch, stages=stages)
     try:
-        predicted = with_reached_in_flight(instance, with_prediction(instance, plan))
+        predicted = with_needed_in_flight(instance, with_prediction(instance, plan))
     except EdgeswarmError:
         return None
     assert predicted.predicted is not None

@@ -28,8 +28,9 @@ from .profiling import batch_sizes_to_profile, checked_stages
 from .stage_checks import CheckedStage
 from .working_memory import SeenMemory, heap_slack, kernel_bytes, on_top, saved_growth, working_memory
 
-# What a worker holds beside Eq 3: a frame on its way in and one on its way out; the samples of its feed come on top.
-FRAMES_HELD = 2
+# What a worker holds at each of its cuts beside the micro-batch at hand, whose tensors are among what layers hold: one that came
+# early, or that waits to be sent. The samples of its feed come on top.
+FRAMES_HELD = 1
 # What a worker has besides once its links are open and its threads run: for a device that it is linked with, and for pieces of
 # buckets on their way (a copy, what is encrypted of it, what comes in; two at once). Not measured by themselves: set from the
 # peaks of MobileNetV2 and BERT-small over six emulated devices.

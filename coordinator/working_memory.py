@@ -111,7 +111,8 @@ def working_memory(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """By layer: bytes for each sample beyond what it saves, and bytes whatever the batch.
 
-    slack: of `heap_slack`, without which what a layer saves is no part of what it takes. Gaps over many rounds are reckoned in.
+    Inputs that it keeps for its backward are among what a stage saves. slack: of `heap_slack`, without which what a layer saves
+    is no part of what it takes. Gaps over many rounds are reckoned in.
     tables: parameters of whose gradient only the rows that were met are ever there (edgeswarm/model/embedding_rows.py).
     """
     transient, workspace = [], []
@@ -120,7 +121,8 @@ def working_memory(
         # A gradient is there beside the sum that it is added to.
         least = float(max(trained_sizes(layer_graph, layer, but=tables), default=0))
         fixed, per_sample = _line([kind.curves[layer.index] for kind in kinds], least=least)
-        transient.append(WORKING_GROWTH * max(0.0, per_sample - factor * layer.saved_bytes))
+        held = factor * layer.saved_bytes + layer.held_input_bytes
+        transient.append(WORKING_GROWTH * max(0.0, per_sample - held))
         # Its kernels were made with the first step of each size, and are counted by themselves.
         workspace.append(round(WORKING_GROWTH * max(least, fixed - compiled[layer.index])))
     saved = [factor * layer.saved_bytes for layer, factor in zip(layer_graph.layers, slack, strict=True)]

@@ -42,7 +42,7 @@ from edgeswarm.profile import PlanningInstance
 
 # What layers take while they compute is more in a training than what layers by themselves were seen to take. An instance's
 # numbers have grown by this. Set from the peaks of plans over six emulated devices (bench.predictions).
-WORKING_GROWTH = 1.25
+WORKING_GROWTH = 1.3
 # Of what a micro-batch saves and of its working memory, what such gaps take in all with many in flight; with K of them the K-th
 # part less. Set from the peaks of plans over six emulated devices, with 2 to 11 in flight (bench.predictions).
 TURNS_GAPS = 0.42
@@ -72,6 +72,11 @@ class PassingMemory:
     waiting_part: FloatArray
     frames_held: int
 
+    @property
+    def _sent_anyway(self) -> int:
+        """Of what is computed and not sent yet, how many micro-batches' are counted: the one at hand, and the frames held."""
+        return 1 + self.frames_held
+
     def bytes_of(self, samples: int | IntArray) -> FloatArray:
         """Of each run, with so many samples of a micro-batch; of one run with each of several numbers."""
         waiting = samples * self.input_per_sample
@@ -96,7 +101,7 @@ class PassingMemory:
         if in_flight > 1:
             others = max(0, micro_batches - in_flight)
             waiting += np.minimum(_turns(in_flight) * self.gaps_per_sample, others * saved)
-            unsent = np.maximum(0.0, self.waiting_part * (in_flight - 1) - self.frames_held)
+            unsent = np.maximum(0.0, self.waiting_part * (in_flight - 1) - self._sent_anyway)
             waiting += unsent * self.sent_per_sample
         return waiting
 
@@ -108,8 +113,7 @@ class PassingMemory:
         if in_flight > 1:
             gaps = _turns(in_flight) * float(self.gaps_per_sample[run])
             waiting += min(gaps, max(0, micro_batches - in_flight) * saved_per_sample)
-            # Beside those that are held anyway.
-            unsent = max(0.0, float(self.waiting_part[run]) * (in_flight - 1) - self.frames_held)
+            unsent = max(0.0, float(self.waiting_part[run]) * (in_flight - 1) - self._sent_anyway)
             waiting += unsent * float(self.sent_per_sample[run])
         return waiting
 
@@ -180,12 +184,10 @@ def computing_per_sample(instance: PlanningInstance, per_sample: float, first_la
 
 
 def _frames_per_sample(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
-    """[R]: of the frames at both cuts, but for the micro-batch at hand where it is among what is saved."""
-    model, held = instance.model, instance.training.frames_held
-    at_hand = model.saved_bytes_before - model.saved_bytes_from
-    coming = np.maximum(0, held * model.cut_bytes - at_hand)[first_layers]
-    frames: FloatArray = (coming + held * model.cut_bytes[end_layers]).astype(np.float64)
-    return frames
+    """[R]: of the frames at both cuts. Those of the micro-batch at hand are in what layers save and take while they compute."""
+    cut_bytes = instance.model.cut_bytes
+    frames: FloatArray = instance.training.frames_held * (cut_bytes[first_layers] + cut_bytes[end_layers])
+    return frames.astype(np.float64)
 
 
 def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> PassingMemory:

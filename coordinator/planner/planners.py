@@ -19,9 +19,9 @@ from .comparison.exhaustive import exhaustive
 from .comparison.gpipe import gpipe_by_size, gpipe_by_time, gpipe_shortage
 from .comparison.pipedream import pipedream, pipedream_shortage
 from .micro_batches import micro_batch_sizes
+from .needed_in_flight import with_needed_in_flight
 from .planning_work import MOST_WORK, asteroid_work, dapple_work, pipedream_work, pipeline_work
 from .prediction import with_prediction
-from .reached_in_flight import with_reached_in_flight
 from .search.edgeswarm import plan_by_search
 from .search.effort import MANY_DEVICES
 from .search.in_passes import plan_in_passes
@@ -56,7 +56,7 @@ class Planner:
     shortage: what devices lack, given the smallest micro-batch, for the plan that it would like to make; None for the
     pipeline that lacks least. use_most_devices: of micro-batch sizes the one that keeps most devices busy, and
     only then the fastest; else data parallelism would choose micro-batches so small that one device takes them all.
-    reached_in_flight: its K is this runtime's own, and no larger than what a round has use for.
+    needed_in_flight: its K is this runtime's own, and no larger than what a round needs.
     small_only: it can plan for small models and few devices alone. work: how much planning is, where it grows fast with devices.
     """
 
@@ -68,7 +68,7 @@ class Planner:
     shortage: Callable[[PlanningInstance, int], tuple[Shortage, ...]] | None = None
     one_stage: bool = False
     use_most_devices: bool = False
-    reached_in_flight: bool = False
+    needed_in_flight: bool = False
     small_only: bool = False
     work: Callable[[PlanningInstance], int] | None = None
 
@@ -124,6 +124,7 @@ PLANNERS: dict[str, Planner] = {
             "edgeswarm",
             "the fastest that a search over groups, orders, cuts and sizes finds by simulating rounds",
             whole=_edgeswarm,
+            needed_in_flight=True,
         ),
         Planner(
             "asteroid",
@@ -143,7 +144,7 @@ PLANNERS: dict[str, Planner] = {
             "one device for each stage",
             tuple(_pipeline(most) for most in (None, *FEWER_IN_FLIGHT)),
             left_out="no stage is left that it could hold",
-            reached_in_flight=True,
+            needed_in_flight=True,
             work=pipeline_work,
         ),
         Planner(
@@ -233,6 +234,11 @@ def _fitting_plan(
 
 
 def _found_plan(instance: PlanningInstance, planner: Planner, sizes: tuple[int, ...]) -> Plan | None:
+    plan = _searched_plan(instance, planner, sizes)
+    return with_needed_in_flight(instance, plan) if plan is not None and planner.needed_in_flight else plan
+
+
+def _searched_plan(instance: PlanningInstance, planner: Planner, sizes: tuple[int, ...]) -> Plan | None:
     if planner.whole is not None:
         return planner.whole(instance, sizes)
     for attempt in planner.searches:
@@ -268,7 +274,7 @@ def _best_plan(instance: PlanningInstance, planner: Planner, attempt: Search, si
         if more > 0 or (more == 0 and found.round_seconds < slowest_round):
             best = plan
             slowest_round = found.round_seconds / WORTH_A_SMALLER_MICRO_BATCH
-    return with_reached_in_flight(instance, best) if best is not None and planner.reached_in_flight else best
+    return best
 
 
 def sizes_to_try(mini_batch: int, micro_batch: int | None, *, least_batch: int) -> tuple[int, ...]:

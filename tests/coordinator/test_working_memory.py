@@ -57,6 +57,14 @@ def test_layers_alone_say_what_they_take_beyond_what_they_save() -> None:
     assert workspace == (grown(1000), grown(40), grown(LARGEST))
 
 
+def test_inputs_that_a_layer_keeps_are_not_taken_beside_what_a_stage_saves() -> None:
+    """A stage has them among what it saves, of the layers before or since it begins with this one."""
+    layers = tuple(replace(layer, held_input_bytes=30) for layer in GRAPH.layers)
+    curves = [line(1000, 100), line(1000, 80), line(1000, 100)]
+    transient, _ = working_memory(replace(GRAPH, layers=layers), [SeenMemory(curves, {})], slack=(1.0,) * len(layers))
+    assert transient == (grown(100, saved=94), 0, grown(100, saved=94))
+
+
 def test_of_a_table_no_gradient_of_its_size_is_there() -> None:
     nothing = SeenMemory([line(0, 64)] * 3, {})
     _, workspace = working_memory(GRAPH, [nothing], slack=NO_SLACK, tables={"a"})

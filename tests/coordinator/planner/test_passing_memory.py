@@ -156,7 +156,7 @@ def test_fewer_in_flight_never_take_more(instance: PlanningInstance, bytes_: int
 def held_of_first_layer(*, bandwidth: float, in_flight: int) -> int:
     """Of a layer that takes a second for a sample on the faster device, and sends 40 bytes of it."""
     plain = make_instance(slower=(2.0, 1.0), bandwidth=bandwidth, output_bytes=40)
-    instance = replace(plain, training=replace(plain.training, frames_held=2))
+    instance = replace(plain, training=replace(plain.training, frames_held=1))
     return passing_bytes(instance, first_layer=0, end_layer=1, samples=3, in_flight=in_flight, micro_batches=in_flight)
 
 
@@ -165,7 +165,7 @@ def test_what_a_slow_link_has_not_taken_yet_waits() -> None:
         more = held_of_first_layer(bandwidth=bandwidth, in_flight=in_flight)
         return (more - held_of_first_layer(bandwidth=bandwidth, in_flight=1)) / (3 * 40)
 
-    # Those of two are counted whatever K is; the one at hand has none yet. A link that takes ever so long has sent nothing.
+    # The one at hand, and one more, are counted whatever K is. A link that takes ever so long has sent nothing.
     assert [waiting(1e-9, count) for count in (2, 3, 4, 7)] == pytest.approx([0, 0, 1, 4], abs=0.01)
     # It takes 4 times as long as the forward, were it as slow as it may be: three of four wait.
     assert [waiting(SLOWER_LINK * 10, count) for count in (3, 5, 9)] == pytest.approx([0, 1, 4], abs=0.01)
@@ -173,14 +173,14 @@ def test_what_a_slow_link_has_not_taken_yet_waits() -> None:
     assert [waiting(SLOWER_LINK * 40, count) for count in (3, 9)] == [0, 0]
 
 
-def test_inputs_that_wait_for_the_backward_are_no_frames_as_well() -> None:
+def test_frames_come_beside_inputs_that_wait_for_the_backward() -> None:
     plain = make_instance(memory_bytes=(20_000, 20_000))
     layers = (LayerCosts("a", 0, 40, 50), LayerCosts("b", 0, 10, 20, held_input_bytes=40), *plain.model.layers[2:])
-    instance = replace(plain, model=ModelCosts(30, layers), training=replace(plain.training, frames_held=2))
+    instance = replace(plain, model=ModelCosts(30, layers), training=replace(plain.training, frames_held=1))
     assert instance.model.saved_bytes(0, 2) == 70
     assert instance.model.saved_bytes(1, 2) == 60
-    assert passing_bytes(instance, first_layer=0, end_layer=2, samples=3) == 3 * 2 * (30 + 10)
-    assert passing_bytes(instance, first_layer=1, end_layer=2, samples=3) == 3 * (40 + 2 * 10)
+    assert passing_bytes(instance, first_layer=0, end_layer=2, samples=3) == 3 * (30 + 10)
+    assert passing_bytes(instance, first_layer=1, end_layer=2, samples=3) == 3 * (40 + 10)
     both = [
         held_bytes(instance, first_layer=1, end_layer=2, samples=3, in_flight=count, micro_batches=2)
         for count in (1, 2)
