@@ -3,8 +3,8 @@
     layer's working memory  |  frames at both cuts  |  samples fetched ahead (first stage)
     at its worst moment        `frames_held` of each   `inputs_ahead` micro-batches, as far as the feed's bytes go
 
-Beside the paper's Eq 3, which knows none of it. But for the samples ahead it is a line: fixed + per_sample x samples. What a
-feed holds is that of edgeswarm/feed_ahead.py; the micro-batch at hand and a copy while one is made are among the frames held.
+Beside the paper's Eq 3, which knows none of it. But for the samples ahead it is a line, or the larger of two: fixed + per_sample
+x samples. What a feed holds is that of edgeswarm/feed_ahead.py; the micro-batch at hand is in what layers save and take.
 
 The worst moment is one of two kinds. Either a layer computes, and those behind it hold nothing yet, or no more:
 
@@ -14,6 +14,13 @@ or what they held lies free in pieces, too small for an early layer's gradients,
 pieces until the backward ends; those gradients come on top of all that was saved:
 
     | saved | in | pieces | now free | working memory |
+
+A layer may take much whatever the batch and little for a sample (a gradient of its weights), and another one the other way round;
+they don't compute at once, so that the larger of two lines counts:
+
+    bytes |          /      layers that take much for a sample
+          |--------x------  the others
+          +---------------- samples
 
 Of a short run of layers some of the pieces fit: they are of the layers next to it. What comes on top is in proportion to what the
 run saves of the whole model's, from which on_top was measured.
@@ -49,22 +56,34 @@ TURNS_GAPS = 0.42
 # Of what the whole model saves, what a run of layers saves of which no piece fits. Set from the peaks of plans over six emulated
 # devices (bench.predictions).
 NO_PIECE_FITS = 2 / 3
+# Of the most that a layer takes for a sample; less is little.
+LITTLE = 0.1
 # By which a link may be slower than it was measured to be, for what waits to be sent.
 SLOWER_LINK = 1.15
+
+
+@dataclass(frozen=True)
+class Line:
+    """What layers hold while they compute, frames left out, beside what micro-batches save that wait: arrays of one shape, in
+    bytes. fixed: whatever the batch. per_sample: of each sample.
+    """
+
+    fixed: FloatArray
+    per_sample: FloatArray
 
 
 @dataclass(frozen=True)
 class PassingMemory:
     """Of several runs of layers: arrays of one shape, in bytes.
 
-    fixed: whatever the batch. per_sample: of each sample. input_per_sample: of a sample that waits in the feed, 0 where none
-    does. ahead: micro-batches that do at most. gaps_per_sample: of a micro-batch's, where many come and go in turns.
-    sent_per_sample: of what it sends, of which frames_held micro-batches' are in per_sample. waiting_part: of those that were
+    lines: the larger one counts. frames_per_sample: of frames at both cuts. input_per_sample: of a sample that waits in the feed,
+    0 where none does. ahead: micro-batches that do at most. gaps_per_sample: of a micro-batch's, where many come and go in turns.
+    sent_per_sample: of what it sends, of which frames_held micro-batches' are among the frames. waiting_part: of those that were
     computed behind the first, how many the slowest link may not have taken yet, at the most.
     """
 
-    fixed: FloatArray
-    per_sample: FloatArray
+    lines: tuple[Line, ...]
+    frames_per_sample: FloatArray
     input_per_sample: FloatArray
     ahead: int
     gaps_per_sample: FloatArray
@@ -77,18 +96,25 @@ class PassingMemory:
         """Of what is computed and not sent yet, how many micro-batches' are counted: the one at hand, and the frames held."""
         return 1 + self.frames_held
 
-    def bytes_of(self, samples: int | IntArray) -> FloatArray:
-        """Of each run, with so many samples of a micro-batch; of one run with each of several numbers."""
+    def bytes_of(self, samples: int | IntArray, at_once: int | IntArray | None = None) -> FloatArray:
+        """Of each run, with so many samples of a micro-batch; of one run with each of several numbers.
+
+        at_once: samples of one pass, where it takes them in several; frames and the feed hold all of them nevertheless.
+        """
+        at_once = samples if at_once is None else at_once
+        computing = np.max([line.fixed + line.per_sample * at_once for line in self.lines], axis=0)
         waiting = samples * self.input_per_sample
         waiting = np.minimum(self.ahead * waiting, np.maximum(FEED_AHEAD_BYTES, waiting))
-        result: FloatArray = self.fixed + self.per_sample * samples + waiting
+        result: FloatArray = computing + self.frames_per_sample * samples + waiting
         return result
 
-    def bytes_of_run(self, run: tuple[int, ...], samples: int) -> float:
+    def bytes_of_run(self, run: tuple[int, ...], samples: int, at_once: int | None = None) -> float:
         """The same of one run, by its index into the arrays."""
+        at_once = samples if at_once is None else at_once
+        computing = max(float(line.fixed[run]) + float(line.per_sample[run]) * at_once for line in self.lines)
         waiting = samples * float(self.input_per_sample[run])
         waiting = min(self.ahead * waiting, max(FEED_AHEAD_BYTES, waiting))
-        return float(self.fixed[run]) + float(self.per_sample[run]) * samples + waiting
+        return computing + float(self.frames_per_sample[run]) * samples + waiting
 
     def waiting_per_sample(
         self, saved_per_sample: FloatArray | IntArray, *, in_flight: int, micro_batches: int
@@ -122,8 +148,14 @@ class PassingMemory:
 
         free: bytes beside weights, of shape [..., *runs]. saved_per_sample: bytes that are held beside these, of shape [*runs].
         """
-        left = free - self.fixed
-        slope = saved_per_sample + self.per_sample
+        first, *others = (self._most_by(line, free, saved_per_sample, limit=limit) for line in self.lines)
+        for most in others:
+            first = np.minimum(first, most)
+        return first
+
+    def _most_by(self, line: Line, free: FloatArray, saved_per_sample: FloatArray, *, limit: int) -> FloatArray:
+        left = free - line.fixed
+        slope = saved_per_sample + line.per_sample + self.frames_per_sample
         # What is ahead is the lesser of two: all micro-batches, or what the feed's bytes allow.
         most = _quotient(left, slope + self.ahead * self.input_per_sample, limit)
         if self.ahead and self.input_per_sample.any():
@@ -135,10 +167,18 @@ class PassingMemory:
 
     def most_samples_of(self, run: tuple[int, ...], free: float, saved_per_sample: float, *, limit: int) -> int:
         """The same of one run, by its index into the arrays; without arrays, since searches ask often."""
-        left = free - float(self.fixed[run])
+        for line in self.lines:
+            limit = self._most_of_run_by(line, run, free, saved_per_sample, limit=limit)
+        return limit
+
+    def _most_of_run_by(
+        self, line: Line, run: tuple[int, ...], free: float, saved_per_sample: float, *, limit: int
+    ) -> int:
+        left = free - float(line.fixed[run])
         if left < 0:
             return 0
-        slope, waiting = saved_per_sample + float(self.per_sample[run]), float(self.input_per_sample[run])
+        slope = saved_per_sample + float(line.per_sample[run]) + float(self.frames_per_sample[run])
+        waiting = float(self.input_per_sample[run])
         if slope * limit + most_held_ahead_bytes(waiting * limit, ahead=self.ahead) <= left:
             return limit
         whole = slope + self.ahead * waiting
@@ -171,32 +211,52 @@ def passing_bytes(
     at_once = samples if at_once is None else at_once
     saved = float(instance.model.saved_bytes(first_layer, end_layer))
     waiting = table.waiting_per_sample_of(run, saved, in_flight=in_flight, micro_batches=micro_batches)
-    held = table.bytes_of_run(run, samples) + at_once * (waiting - saved * in_flight)
-    if at_once < samples:
-        computing = computing_per_sample(instance, float(table.per_sample[run]), first_layer, end_layer)
-        held -= (samples - at_once) * computing
-    return int(held)
-
-
-def computing_per_sample(instance: PlanningInstance, per_sample: float, first_layer: int, end_layer: int) -> float:
-    """Of what a run of layers holds per sample, what isn't frames."""
-    return per_sample - float(_frames_per_sample(instance, np.array([first_layer]), np.array([end_layer]))[0])
+    return int(table.bytes_of_run(run, samples, at_once) + at_once * (waiting - saved * in_flight))
 
 
 def _frames_per_sample(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
     """[R]: of the frames at both cuts. Those of the micro-batch at hand are in what layers save and take while they compute."""
     cut_bytes = instance.model.cut_bytes
-    frames: FloatArray = instance.training.frames_held * (cut_bytes[first_layers] + cut_bytes[end_layers])
-    return frames.astype(np.float64)
+    at_cuts: FloatArray = (cut_bytes[first_layers] + cut_bytes[end_layers]).astype(np.float64)
+    return instance.training.frames_held * at_cuts
 
 
 def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> PassingMemory:
     """Arrays [R], for runs of layers [first_layers[r], end_layers[r])."""
     model, training = instance.model, instance.training
-    fixed = _most(model.workspace_bytes, first_layers, end_layers)
-    transient = model.transient_bytes
+    workspace, transient = model.workspace_bytes, model.transient_bytes
+    little = transient < LITTLE * transient.max(initial=0.0)
+    computing = _computing_per_sample(instance, transient, first_layers, end_layers)
+    lines = [
+        Line(_most(np.where(little, 0.0, workspace), first_layers, end_layers), computing),
+        Line(
+            _most(np.where(little, workspace, 0.0), first_layers, end_layers),
+            _computing_per_sample(instance, np.where(little, transient, 0.0), first_layers, end_layers),
+        ),
+    ]
+    # Where nothing is known of working memory, the paper's formula is all there is.
+    saved = model.saved_bytes_before[end_layers] - model.saved_bytes_before[first_layers]
+    in_turns = saved + computing if transient.any() else np.zeros_like(computing)
+    inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)
+    return PassingMemory(
+        tuple(lines if little.any() else lines[:1]),
+        _frames_per_sample(instance, first_layers, end_layers),
+        inputs,
+        training.inputs_ahead,
+        gaps_per_sample=TURNS_GAPS * np.maximum(0.0, in_turns),
+        sent_per_sample=model.cut_bytes[end_layers].astype(np.float64),
+        waiting_part=_waiting_part(instance, first_layers, end_layers),
+        frames_held=training.frames_held,
+    )
+
+
+def _computing_per_sample(
+    instance: PlanningInstance, transient: FloatArray, first_layers: IntArray, end_layers: IntArray
+) -> FloatArray:
+    """[R]: of Line. transient: of each layer that is looked at, 0 of the others."""
+    training = instance.training
     # Of the micro-batch at hand, whose blocks come and go; those that wait keep theirs.
-    saved = model.saved_bytes_before.astype(np.float64)
+    saved = instance.model.saved_bytes_before.astype(np.float64)
     grown = training.saved_growth * saved
     more = (training.saved_growth - 1) * (saved[end_layers] - saved[first_layers])
     # While a layer computes, forward or backward, those behind it hold nothing.
@@ -206,19 +266,7 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
     saved_part = (saved[end_layers] - saved[first_layers]) / max(1.0, saved[-1])
     pieces = np.minimum(1.0, saved_part / NO_PIECE_FITS) * np.maximum(0.0, on_top - at_worst)
     computing: FloatArray = more + at_worst + pieces
-    # Where nothing is known of working memory, the paper's formula is all there is.
-    in_turns = saved[end_layers] - saved[first_layers] + computing if transient.any() else np.zeros_like(computing)
-    inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)
-    return PassingMemory(
-        fixed,
-        computing + _frames_per_sample(instance, first_layers, end_layers),
-        inputs,
-        training.inputs_ahead,
-        gaps_per_sample=TURNS_GAPS * np.maximum(0.0, in_turns),
-        sent_per_sample=model.cut_bytes[end_layers].astype(np.float64),
-        waiting_part=_waiting_part(instance, first_layers, end_layers),
-        frames_held=training.frames_held,
-    )
+    return computing
 
 
 def _waiting_part(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
@@ -243,19 +291,20 @@ def passing_table(instance: PlanningInstance) -> PassingMemory:
     count = instance.model.layer_count
     first, end = np.triu_indices(count + 1, k=1)
     runs = passing_of_runs(instance, first, end)
-    tables = np.zeros((6, count + 1, count + 1))
-    tables[:, first, end] = (
-        *(runs.fixed, runs.per_sample, runs.input_per_sample),
-        *(runs.gaps_per_sample, runs.sent_per_sample, runs.waiting_part),
-    )
+
+    def table(of_runs: FloatArray) -> FloatArray:
+        found = np.zeros((count + 1, count + 1))
+        found[first, end] = of_runs
+        return found
+
     return replace(
         runs,
-        fixed=tables[0],
-        per_sample=tables[1],
-        input_per_sample=tables[2],
-        gaps_per_sample=tables[3],
-        sent_per_sample=tables[4],
-        waiting_part=tables[5],
+        lines=tuple(Line(table(line.fixed), table(line.per_sample)) for line in runs.lines),
+        frames_per_sample=table(runs.frames_per_sample),
+        input_per_sample=table(runs.input_per_sample),
+        gaps_per_sample=table(runs.gaps_per_sample),
+        sent_per_sample=table(runs.sent_per_sample),
+        waiting_part=table(runs.waiting_part),
     )
 
 

@@ -28,7 +28,7 @@ from ..backups import with_backups
 from ..chunk_owners import handling_seconds
 from ..connection_memory import connection_bytes
 from ..cost_model import plan_memory_bytes
-from ..passing_memory import computing_per_sample, passing_of_runs
+from ..passing_memory import passing_of_runs
 from ..prediction import with_prediction
 from .edgeswarm import NAME, SLOWER_WITH_IT
 from .problem import SearchProblem
@@ -200,17 +200,15 @@ class PassSharing:
         both = forward[kind, :, last] + backward[kind, :, last]
         action = problem.profiles[kind].overheads.action_seconds
         run = passing_of_runs(problem.instance, np.array([0]), np.array([last]))
-        computing = computing_per_sample(problem.instance, float(run.per_sample[0]), 0, last)
         share = np.arange(problem.mini_batch + 1)
-        held = run.bytes_of(share) - computing * share
         rows = []
         for passes in range(1, MOST_PASSES + 1):
             size, over = np.divmod(share, passes)
             at_once = size + (over > 0)
             seconds = over * both[at_once] + (passes - over) * both[size] + 2 * passes * action
             kernels = problem.kernel_bytes_before[last] * ((size > 0) & (over > 0))
-            at_hand = (problem.saved_bytes[-1] - problem.saved_bytes_from[0] + computing) * at_once
-            fits = held + at_hand + kernels <= free
+            saved = (problem.saved_bytes[-1] - problem.saved_bytes_from[0]) * at_once
+            fits = run.bytes_of(share, at_once) + saved + kernels <= free
             rows.append(np.where(fits & (size >= problem.least_batch), seconds, np.inf))
         table = np.array(rows)
         chosen: IntArray = np.argmax(table <= table.min(axis=0) * (1 + _ALIKE), axis=0)

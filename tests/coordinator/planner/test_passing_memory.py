@@ -16,6 +16,7 @@ from edgeswarm_coordinator.planner.cost_model import held_bytes, plan_memory_byt
 from edgeswarm_coordinator.planner.passing_memory import (
     SLOWER_LINK,
     TURNS_GAPS,
+    Line,
     PassingMemory,
     passing_bytes,
     passing_of_runs,
@@ -125,7 +126,7 @@ def test_several_micro_batches_in_flight_leave_gaps_for_each_other() -> None:
     assert gaps(0, 1, 8, 8) == 0
     assert gaps(1, 2, 7, 8) == 20 < TURNS_GAPS * 110 * 6 / 7
     table = passing_table(instance)
-    saved = np.full(table.fixed.shape, 100.0)
+    saved = np.full(table.frames_per_sample.shape, 100.0)
     assert table.waiting_per_sample(saved, in_flight=2, micro_batches=20)[0, 1] == 200 + TURNS_GAPS * 80
     assert table.waiting_per_sample(saved, in_flight=1, micro_batches=20)[0, 1] == 100
 
@@ -188,6 +189,29 @@ def test_frames_come_beside_inputs_that_wait_for_the_backward() -> None:
     assert both[1] - both[0] == 3 * 60
 
 
+def test_what_one_layer_takes_for_its_weights_and_another_for_samples_is_not_added_up() -> None:
+    """They compute one after the other."""
+    plain = make_instance((1.0,) * 4, memory_bytes=(20_000, 20_000))
+    taken = ((40, 100), (3, 900), (50, 20), (0, 0))  # for a sample, and whatever the batch
+    layers = tuple(
+        replace(layer, saved_bytes=0, transient_bytes=per_sample, workspace_bytes=fixed)
+        for layer, (per_sample, fixed) in zip(plain.model.layers, taken, strict=True)
+    )
+    instance = replace(plain, model=replace(plain.model, layers=layers), training=replace(plain.training, on_top=0.0))
+
+    def held(samples: int, first: int, end: int) -> int:
+        return passing_bytes(instance, first_layer=first, end_layer=end, samples=samples)
+
+    assert held(1, 1, 4) == 900 + 3
+    assert held(100, 1, 4) == 20 + 100 * 50
+    assert held(100, 1, 2) == 900 + 100 * 3
+    table = passing_table(instance)
+    for samples in (1, 10, 100):
+        assert table.bytes_of(samples)[1, 4] == held(samples, 1, 4)
+        free = float(held(samples, 1, 4))
+        assert table.most_samples(np.full((5, 5), free), np.zeros((5, 5)), limit=300)[1, 4] == pytest.approx(samples)
+
+
 def test_an_instance_that_says_nothing_of_it_has_none() -> None:
     passing = passing_of_runs(make_instance(memory_bytes=(20_000, 20_000)), np.array([0, 1]), np.array([1, 2]))
     assert passing.bytes_of(7).tolist() == [0.0, 0.0]
@@ -212,14 +236,24 @@ def test_what_waits_ends_where_the_feeds_bytes_do() -> None:
 @settings(max_examples=100, deadline=None)
 @given(
     free=st.integers(-(10**6), 10**9),
-    each=st.tuples(*(st.one_of(st.just(0), st.integers(1, most)) for most in (10**6, 10**7, 10**7, 10**8))),
+    each=st.tuples(*(st.one_of(st.just(0), st.integers(1, most)) for most in (10**6, 10**7, 10**7, 10**8, 10**6))),
+    other=st.tuples(st.integers(0, 10**7), st.integers(0, 10**6)),
     ahead=st.sampled_from([0, 1, 8]),
 )
-def test_the_most_samples_are_held_and_one_more_is_not(free: int, each: tuple[int, int, int, int], ahead: int) -> None:
-    fixed, per_sample, saved, inputs = (np.array([float(value)]) for value in each)
+def test_the_most_samples_are_held_and_one_more_is_not(
+    free: int, each: tuple[int, int, int, int, int], other: tuple[int, int], ahead: int
+) -> None:
+    fixed, per_sample, saved, inputs, frames = (np.array([float(value)]) for value in each)
     none = np.zeros(1)
     passing = PassingMemory(
-        fixed, per_sample, inputs, ahead, gaps_per_sample=none, sent_per_sample=none, waiting_part=none, frames_held=0
+        (Line(fixed, per_sample), Line(np.array([float(other[0])]), np.array([float(other[1])]))),
+        frames,
+        inputs,
+        ahead,
+        gaps_per_sample=none,
+        sent_per_sample=none,
+        waiting_part=none,
+        frames_held=0,
     )
     most = int(passing.most_samples(np.array([float(free)]), saved, limit=300)[0])
     assert most == passing.most_samples_of((0,), float(free), each[2], limit=300)
@@ -234,8 +268,8 @@ def test_the_most_samples_are_held_and_one_more_is_not(free: int, each: tuple[in
 def test_many_devices_at_once() -> None:
     none = np.zeros(2)
     passing = PassingMemory(
-        np.array([0.0, 100.0]),
-        np.array([10.0, 20.0]),
+        (Line(np.array([0.0, 100.0]), np.array([8.0, 15.0])),),
+        np.array([2.0, 5.0]),
         np.array([10.0, 0.0]),
         8,
         gaps_per_sample=none,
@@ -283,7 +317,7 @@ def test_plans_and_simulations_count_it_and_plans_fit_with_it(micro_batch: int) 
 
 
 @pytest.mark.thorough
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(instance=instances(uniform_links=False), bytes_=st.integers(0, 400), frames=st.integers(0, 2))
 def test_what_passes_is_counted_by_every_planner(instance: PlanningInstance, bytes_: int, frames: int) -> None:
     """Plans fit a memory in which layers hold more while they compute."""
