@@ -15,6 +15,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.process_memory import anonymous_bytes
@@ -28,6 +30,14 @@ HEARTBEAT_SECONDS = 0.5
 HELLO_SECONDS = 120.0
 # Enough for minutes of rounds while no Watch is open; the lease ends the job long before.
 _KEPT_EVENTS = 4096
+
+
+@dataclass(frozen=True)
+class LastPart:
+    """What this device did in the last training that it had a part in. job_file: its path in the bundle."""
+
+    job_file: str
+    opened_data: bool
 
 
 class Device:
@@ -47,6 +57,9 @@ class Device:
         self._worker: WorkerProcess | None = None
         self._ready_worker_seconds = ready_worker_seconds
         self._ready_until: float | None = None  # while a worker waits for a job
+        self._last_part: LastPart | None = None
+        self._has_loaded_ahead = False  # the worker, of a job
+        self._measuring_job = ""  # that has measured here, or does
         self._events: deque[agent_pb2.AgentEvent] = deque(maxlen=_KEPT_EVENTS)
         self._beat_now = False
         self._closed = False
@@ -122,6 +135,40 @@ class Device:
         worker.wait_hello(HELLO_SECONDS)
         return worker
 
+    def prepared(self, part: LastPart) -> None:
+        """Its worker has got ready for this."""
+        self._last_part = part
+
+    def load_ahead(self, call: JobCall, job_file: str, *, unpacked: Callable[[], Path]) -> None:
+        """Has its worker load a job's file where the last one was of that name, and open the data sets where it did; back before.
+
+        unpacked: gives the folder with the job's files. Raises: as `Reservation.admit`, and what `unpacked` does.
+        """
+        part = self._last_part
+        if part is None or part.job_file != job_file:
+            return
+        command = worker_pb2.LoadAheadCommand(
+            bundle_folder=str(unpacked()), job_file=job_file, opens_data=part.opened_data
+        )
+        with self._change:
+            self.update(lambda reservation: reservation.admit(call))
+            worker = self._worker
+            if worker is None or worker.end is not None or self._measuring_job == call.job_id:
+                return
+            # One that it kills is not loaded ahead a second time: where it has no part any more, it need not load it at all.
+            self._last_part = None
+            self._has_loaded_ahead = True
+            worker.forget(worker.send(worker_pb2.WorkerCommand(load_ahead=command)))
+
+    def measuring_worker(self, call: JobCall) -> WorkerProcess:
+        """The job's worker, once it listens: one that has loaded nothing, nor will before it is renewed. Raises: as `worker`."""
+        with self._change:
+            self.update(lambda reservation: reservation.admit(call))
+            self._measuring_job = call.job_id
+            if self._has_loaded_ahead:
+                self._renew()
+        return self.worker(call, start=True)
+
     def ready_worker_bytes(self) -> int:
         """Memory that the next job's worker holds already; 0 where none waits for one."""
         worker = self._worker
@@ -133,15 +180,20 @@ class Device:
         """Ends the job's worker and starts another one; back before that listens. Raises: as `worker`."""
         with self._change:
             self.update(lambda reservation: reservation.admit(call))
-            worker, self._worker = self._worker, None
-            if worker is not None:
-                worker.kill("a new one takes its place")
-            self._living_worker()
+            self._renew()
+
+    def _renew(self) -> None:
+        """Under `_change`."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill("a new one takes its place")
+        self._living_worker()
 
     def _living_worker(self) -> WorkerProcess:
         """Under `_change`."""
         if self._worker is None or self._worker.end is not None:
             self._worker = WorkerProcess(self._settings, on_event=self._on_event, on_death=self._on_death)
+            self._has_loaded_ahead = False
             self._log(f"started worker {self._worker.process_id}")
         return self._worker
 

@@ -26,7 +26,7 @@ from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc, worker_pb2
 from edgeswarm.wire.version import PROTOCOL_VERSION
 
 from .bundles import BundleStore
-from .device import Device
+from .device import Device, LastPart
 from .reservation import JobCall, since
 from .supervisor import WorkerProcess
 from .telemetry.card import read_training_memory
@@ -135,6 +135,15 @@ class AgentService(agent_pb2_grpc.AgentServicer):
 
         return agent_pb2.BundleReceipt(bytes=self._parts.bundles.put(first.sha256, parts()))
 
+    def LoadAhead(self, request: agent_pb2.LoadAheadRequest, context: grpc.ServicerContext) -> agent_pb2.LoadAheadReply:
+        require_role(context, Role.OPERATOR)
+        self._device.load_ahead(
+            _call(request.job),
+            request.job_file,
+            unpacked=lambda: self._parts.bundles.unpacked(request.bundle_sha256),
+        )
+        return agent_pb2.LoadAheadReply()
+
     # --- measuring ------------------------------------------------------------------------------------------------
 
     def Profile(
@@ -142,7 +151,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     ) -> Iterator[agent_pb2.ProfileReply]:
         require_role(context, Role.OPERATOR)
         call = _call(request.job)
-        worker = self._device.worker(call, start=True)
+        worker = self._device.measuring_worker(call)
         command = worker_pb2.WorkerCommand(profile=request)
         with _Conversation(worker, command, context) as conversation:
             done = False
@@ -185,7 +194,9 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         worker = self._device.worker(call, start=True)
         prepare = worker_pb2.PrepareCommand(request=request, bundle_folder=str(folder))
         with _Conversation(worker, worker_pb2.WorkerCommand(prepare=prepare), context) as conversation:
-            return conversation.next(PREPARE_SECONDS).ready
+            ready = conversation.next(PREPARE_SECONDS).ready
+        self._device.prepared(LastPart(request.training.job_file, ready.opened_data))
+        return ready
 
     def Start(self, request: agent_pb2.StartRequest, context: grpc.ServicerContext) -> agent_pb2.StartReply:
         require_role(context, Role.OPERATOR)

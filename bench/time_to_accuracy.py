@@ -5,9 +5,9 @@
 
 Environment C at 100 Mbit/s, in turns; profiles are there already, and workers wait for the next job, as they do when somebody has
 trained the model shortly before. A peer computes as many samples at once, in that layout of images, as made a few of its rounds
-quickest. Each repeat has a seed of its own, for all methods: epochs to an accuracy are a matter of luck. An epoch is whole
-mini-batches. One JSON file a task, written after each run; what was broken off goes on where it was, on a machine with the same
-processor (bench/kept_document.py).
+quickest. Each training is a command of its own, whose start counts. Each repeat has a seed of its own, for all methods: epochs
+to an accuracy are a matter of luck. An epoch is whole mini-batches. One JSON file a task, written after each run; what was broken
+off goes on where it was, on a machine with the same processor (bench/kept_document.py).
 Needs root and nothing else at work.
 """
 
@@ -24,6 +24,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from bench.accuracy_process import trained
 from bench.cell import JOBS, profile_in_turn
 from bench.kept_document import KeptDocument
 from bench.measuring import Report, Spread, folder_arguments, say
@@ -35,11 +36,9 @@ from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
 from bench.testbed.links import HUB_ADDRESS
-from edgeswarm.errors import EdgeswarmError
-from edgeswarm_coordinator.controller import TrainOptions, train
-from edgeswarm_coordinator.events import EvaluationDone, Event
+from edgeswarm_coordinator.controller import TrainOptions
 
-FORMAT = "edgeswarm-accuracy/2"
+FORMAT = "edgeswarm-accuracy/3"
 # The target of each task, and samples of a mini-batch; as bench/jobs/digits.py has them.
 TASKS = {"cnn": (0.97, 64), "mobilenet_v2": (0.95, 128)}
 ENVIRONMENT, MBPS = "C", 100.0
@@ -101,36 +100,14 @@ class TaskMeasurement:
                 number = f"run-{len(self.document['runs'])}"
                 seed = repeat + 1
                 if method == METHODS[0]:
-                    told = _train(cluster, replace(options, seed=seed), folder / number)
+                    (folder / number).mkdir(parents=True)
+                    own = replace(options, seed=seed, output=folder / number / "result")
+                    told = trained(own, home=cluster.operator_home)
                 else:
                     settings = PeerSettings(**self.document["peers"][method])
                     told = _run_peer(bed, cluster, settings, self._task, folder / number, seed=seed)
                 self.document["runs"].append({"repeat": repeat, "method": method, "seed": seed, **origin(), **told})
                 self._kept.keep()
-
-
-def _train(cluster: BedCluster, options: TrainOptions, folder: Path) -> dict[str, Any]:
-    """After each epoch: seconds in rounds so far, seconds since the start with all there is to it, and the accuracy."""
-    started = time.monotonic()
-    evaluated: list[tuple[EvaluationDone, float]] = []
-
-    def listen(event: Event) -> None:
-        if isinstance(event, EvaluationDone):
-            evaluated.append((event, time.monotonic() - started))
-
-    folder.mkdir()
-    own = replace(options, output=folder / "result")
-    try:
-        result = train(own, folders=cluster.folders, listener=listen)
-    except EdgeswarmError as error:
-        return {"problem": f"{error.code.value}: {error.message}"}
-    seconds = [done["seconds"] for done in result.metrics["rounds"]]
-    return {
-        "epochs": [
-            {"trained_seconds": sum(seconds[: event.round]), "seconds": after, "accuracy": event.metrics["accuracy"]}
-            for event, after in evaluated
-        ]
-    }
 
 
 def tuned_peer(bed: EmulatedLan, cluster: BedCluster, method: str, task: str, folder: Path) -> PeerSettings:

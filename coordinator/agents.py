@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -111,6 +112,14 @@ class AgentLink:
                 yield agent_pb2.BundlePart(data=archive[start : start + _BUNDLE_PART_BYTES])
 
         self.call("PutBundle", parts(), timeout_seconds=timeout_seconds, doing="send the job's files")
+
+    def load_ahead(self, job: agent_pb2.JobReference, *, sha256: str, job_file: str, timeout_seconds: float) -> None:
+        """The job's files are there: the worker may load them while the model is exported. What hinders is told by Prepare, which
+        does all of it once more.
+        """
+        request = agent_pb2.LoadAheadRequest(job=job, bundle_sha256=sha256, job_file=job_file)
+        with contextlib.suppress(EdgeswarmError):
+            self.call("LoadAhead", request, timeout_seconds=timeout_seconds, doing="load the job")
 
     def release(self, job: agent_pb2.JobReference, *, reason: str) -> EdgeswarmError | None:
         """End the job there. Returns what went wrong instead of raising it: the other devices have to be freed, too."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from edgeswarm.config import Folders, join_host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job import SERVED
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.security.certificates import Role
@@ -145,7 +146,7 @@ class Command:
 
         def prepare() -> PreparedModel:
             loaded, opened = loading.result(), opening.result()
-            from . import layer_files, preparation
+            from . import known_costs, layer_files, preparation
 
             checkpoint = None
             if unfinished is not None and manifest is not None:
@@ -160,6 +161,7 @@ class Command:
                 opened,
                 snapshot_folder=self.snapshot_folder,
                 checkpoint=checkpoint,
+                costs=known_costs.KnownCosts(self.folders.cache_dir / "costs").of,
                 step=self.progress.step,
             )
             if manifest is not None:
@@ -179,6 +181,7 @@ class Command:
 
         def serve() -> DataServiceReady:
             loaded = preparation.loading.result()
+            serves_samples = loaded.job.data == SERVED
             settings = DataServiceSettings(
                 identity_folder=str(self.folders.operator_dir),
                 listen_address=join_host_and_port(listen_address, 0),
@@ -187,6 +190,7 @@ class Command:
                 job_id=self.job_id,
                 snapshot_folder=str(self.snapshot_folder),
                 snapshot_round=first_round,
+                serves_samples=serves_samples,
             )
             with self.progress.step(START_DATA_SERVICE):
                 service = DataServiceProcess(settings)
@@ -195,7 +199,8 @@ class Command:
                         raise EdgeswarmError(ErrorCode.INTERRUPTED, "Interrupted.")
                     self._data_service = service
                     service.start()
-                preparation.opening.result()  # a data set that downloads itself does so once, and here
+                if serves_samples:
+                    preparation.opening.result()  # a data set that downloads itself does so once, and here
                 ready = service.wait_ready()
             self.supervision.own_check = partial(_error_of, service.check)
             return ready
@@ -216,6 +221,12 @@ class Command:
                         sent=partial(self._bundle_sent, link.node_id, len(bundle.archive)),
                         timeout_seconds=BUNDLE_SECONDS,
                     )
+                link.load_ahead(
+                    self.reference(epoch=0),
+                    sha256=bundle.sha256,
+                    job_file=bundle.job_file,
+                    timeout_seconds=BUNDLE_SECONDS,
+                )
 
         return {
             node_id: self.supervision.spawn(partial(send, link), name=f"send job files to {node_id}", device=node_id)

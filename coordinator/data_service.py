@@ -26,7 +26,8 @@ class DataServiceSettings:
 
     identity_folder: of the operator. listen_address: "host:port", port 0 for any. job_folder, job_file: the user's own
     files, not the bundle: the data set may lie beside them. snapshot_folder: with layer-<i>.safetensors, which may come
-    later than the service. snapshot_round: the round that begins with these layers.
+    later than the service. snapshot_round: the round that begins with these layers. serves_samples: else the layers alone, and
+    the job isn't loaded.
     """
 
     identity_folder: str
@@ -36,14 +37,14 @@ class DataServiceSettings:
     job_id: str
     snapshot_folder: str
     snapshot_round: int = 0
+    serves_samples: bool = True
 
 
 @dataclass(frozen=True)
 class DataServiceReady:
-    """Where it listens, and how many items the data set has."""
+    """Where it listens."""
 
     port: int
-    dataset_length: int
 
 
 class DataServiceProcess:
@@ -99,7 +100,7 @@ class DataServiceProcess:
         document = json.loads(line)
         if "error" in document:
             raise EdgeswarmError.from_json(document["error"])
-        return DataServiceReady(document["port"], document["dataset_length"])
+        return DataServiceReady(document["port"])
 
     def check(self) -> None:
         """Raises EdgeswarmError (DATA_FAILED) where it isn't running any more."""

@@ -19,9 +19,10 @@ from pathlib import Path
 import grpc
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.layer_file import layer_file_name
 from edgeswarm.plan import Plan
 from edgeswarm.security.identity import Identity
-from edgeswarm.snapshot import LayerState, layer_file_name, pack_layer, unpack_layer
+from edgeswarm.snapshot import LayerState, pack_layer, unpack_layer
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob

@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.layer_file import layer_file_name
 from edgeswarm.model.layer_graph import Layer, LayerGraph
-from edgeswarm.snapshot import LayerState, layer_file_name, unpack_layer
+from edgeswarm.snapshot import LayerState, unpack_layer
 
 from .manifest import unreadable
 

@@ -21,6 +21,7 @@ from edgeswarm.bundle import Bundle, make_bundle
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import LOCAL, SERVED, Dataset, Job, model_arguments
 from edgeswarm.job_file import load_job, user_code
+from edgeswarm.model.costs import with_costs
 from edgeswarm.model.evaluation import EvaluationGraph, export_evaluation
 from edgeswarm.model.export import ExportedModel, export_model
 from edgeswarm.model.layer_graph import Layer, LayerGraph
@@ -153,11 +154,13 @@ def prepare(
     *,
     snapshot_folder: Path,
     checkpoint: LayerFiles | None = None,
+    costs: Callable[[LayerGraph], LayerGraph] = with_costs,
     step: Callable[[str], AbstractContextManager[None]] = _untold,
 ) -> PreparedModel:
     """Build the model under the job's seed, check the job, export it, and write the state that its workers begin with by layers.
 
-    checkpoint: what they begin with; None for round 0. step: around each of these, by its name in events.py.
+    checkpoint: what they begin with; None for round 0. costs: gives a graph those of its layers. step: around each of these, by
+    its name in events.py.
     Raises EdgeswarmError: JOB_INVALID, JOB_FILE, WEIGHTS, DATA_FAILED, EXPORT_FAILED, OUTPUT_FAILED, CHECKPOINT.
     """
     job, folder = loaded.job, loaded.folder
@@ -177,7 +180,7 @@ def prepare(
     args, kwargs = model_arguments(checked.inputs)
     model.train()
     with step(EXPORT_MODEL):
-        exported = export_model(model, args, kwargs)
+        exported = export_model(model, args, kwargs, costs=costs)
     graph = exported.layer_graph
     check_batches(graph.layers, SampleOrder.of(job, checked.dataset_length))
     evaluation = None

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from .json_tree import from_tree, to_tree
+from .layer_file import layer_file_name
 from .wire.tensor_file import read_tensors, write_tensors
 
 LAYER_FORMAT = "edgeswarm-layer/1"
@@ -38,11 +39,6 @@ class LayerState:
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     optimizer: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     groups: Sequence[Mapping[str, object]] = ()
-
-
-def layer_file_name(layer: int) -> str:
-    """The file of a layer in a snapshot folder."""
-    return f"layer-{layer}.safetensors"
 
 
 def write_layer_file(folder: Path, layer: int, state: LayerState) -> Path:

@@ -45,17 +45,17 @@ MAY_LOAD_TORCH = (
     "edgeswarm_agent.worker.*",
     "edgeswarm_agent.profiler.*",
     "edgeswarm_coordinator.checkpoint",
-    "edgeswarm_coordinator.data_server",
-    "edgeswarm_coordinator.data_service",
     "edgeswarm_coordinator.demo.digits_job",
     "edgeswarm_coordinator.evaluation_checks",
     "edgeswarm_coordinator.gather",
     "edgeswarm_coordinator.initial_weights",
     "edgeswarm_coordinator.job_checks",
+    "edgeswarm_coordinator.known_costs",
     "edgeswarm_coordinator.layer_files",
     "edgeswarm_coordinator.loss_memory",
     "edgeswarm_coordinator.preparation",
     "edgeswarm_coordinator.sample_items",
+    "edgeswarm_coordinator.sample_server",
 )
 # Pure data, though its neighbours are not: the planner and the deployment read it.
 WITHOUT_TORCH_AMONG_THESE = ("edgeswarm.model.layer_graph", "edgeswarm.model.stage_graph")

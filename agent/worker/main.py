@@ -32,6 +32,7 @@ from .accelerator import held_bytes, made_ready
 from .epoch_state import EpochSwitch
 from .errors import HaltedError, LinkBrokenError, line_of
 from .executor import run_rounds
+from .loaded_job import LoadedJob
 from .round_reports import RoundReports
 from .sample_cache import SampleCache
 from .setup import StageEpoch, WorkerContext
@@ -78,6 +79,7 @@ class Worker:
         self._commands: queue.SimpleQueue[worker_pb2.WorkerCommand] = queue.SimpleQueue()
         self._epoch: StageEpoch | None = None
         self._job_folder: Path | None = None
+        self._ahead: LoadedJob | None = None
         # What a halt ends: the epoch's switch, or the profile's.
         self._switch = EpochSwitch()
         # Halts that came, and those whose turn in the queue has come; each is counted by one thread.
@@ -141,6 +143,7 @@ class Worker:
             "start": self._start,
             "halt": self._halt,
             "profile": self._profile,
+            "load_ahead": self._load_ahead,
         }
         try:
             actions[kind](command)
@@ -156,9 +159,10 @@ class Worker:
         request = command.prepare.request
         kept = self._kept_layers(request) if request.keeps_layers else None
         self._end_epoch(keeps_memory=request.keeps_layers)
-        epoch = StageEpoch(self._context, request, bundle_folder=Path(command.prepare.bundle_folder), kept=kept)
-        del kept
         self._job_folder = Path(command.prepare.bundle_folder)
+        loaded = self._loaded_job(self._job_folder, request.training.job_file)
+        epoch = StageEpoch(self._context, request, loaded=loaded, kept=kept)
+        del kept
         self._epoch = epoch
         self._take_switch(epoch.switch)
         self._progress.epoch = request.job.epoch
@@ -169,6 +173,19 @@ class Worker:
             self._end_epoch()
             raise
         self._send(command.number, ready=ready)
+
+    def _load_ahead(self, command: worker_pb2.WorkerCommand) -> None:
+        ahead = command.load_ahead
+        self._progress.set("load job")
+        self._ahead = LoadedJob(Path(ahead.bundle_folder), ahead.job_file, where=self._context.device)
+        self._ahead.load_ahead(opens_data=ahead.opens_data)
+
+    def _loaded_job(self, folder: Path, job_file: str) -> LoadedJob:
+        """That which was loaded ahead, for the first one who wants it."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.is_of(folder, job_file):
+            return ahead
+        return LoadedJob(folder, job_file, where=self._context.device)
 
     def _kept_layers(self, request: agent_pb2.PrepareRequest) -> dict[int, LayerState]:
         epoch = self._epoch

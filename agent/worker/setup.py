@@ -12,13 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 
 from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.job import SERVED, Job
-from edgeswarm.job_file import load_job
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.plan import Plan
@@ -44,6 +42,7 @@ from .feed import SampleFeed
 from .job_loss import move_modules
 from .layers import LayerHolder, fetch_layers, load_optimizer_state, tensors_of
 from .links import OutboundLinks
+from .loaded_job import LoadedJob
 from .mailbox import Mailbox
 from .rehearsal import rehearse
 from .sample_cache import SampleCache
@@ -73,7 +72,8 @@ class WorkerContext:
 class StageEpoch:
     """Everything of one epoch at this worker. `close` ends its threads and streams.
 
-    kept: the layers of the epoch before, where the request says that they are kept.
+    loaded: the request's job, of which something may be there already. kept: the layers of the epoch before, where the request
+    says that they are kept.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class StageEpoch:
         context: WorkerContext,
         request: agent_pb2.PrepareRequest,
         *,
-        bundle_folder: Path,
+        loaded: LoadedJob,
         kept: Mapping[int, LayerState] | None = None,
     ) -> None:
         self._context = context
         self._request = request
         self._kept = kept
         self._keeps_layers = kept is not None
-        self._bundle_folder = bundle_folder
+        self._loaded: LoadedJob | None = loaded
         self.job = request.job
         self.switch = EpochSwitch()
         self.seconds: dict[str, float] = {}
@@ -117,7 +117,9 @@ class StageEpoch:
         reset_peak(context.accelerator)
         self.switch.check()
         with self._timed("load job"):
-            job = load_job(self._bundle_folder, settings.job_file, where=context.device)
+            loaded, self._loaded = self._loaded, None  # nothing but its samples keep a data set in memory
+            assert loaded is not None, "an epoch is prepared once"
+            job = loaded.job
             plan = Plan.from_json(json.loads(request.plan_json))
             graph = StageGraph.from_json(json.loads(request.stage_graph_json))
         tied = [TiedTensor(item.name, tuple(item.stages)) for item in request.tied]
@@ -148,8 +150,9 @@ class StageEpoch:
             accelerator=context.accelerator,
         )
         with self._timed("open data"):
-            source = self._sample_source(job, routes, data_pb2.SAMPLE_SET_TRAINING)
-            self.evaluation = self._evaluation(job, routes, module, states, shared)
+            source = self._sample_source(loaded, routes, data_pb2.SAMPLE_SET_TRAINING)
+            self.evaluation = self._evaluation(loaded, routes, module, states, shared)
+            del loaded
         compute = StageCompute(
             module=module,
             routes=routes,
@@ -210,6 +213,7 @@ class StageEpoch:
             seconds=self.seconds,
             base_bytes=base_bytes,
             fetch_peak_memory_bytes=fetch_peak_memory_bytes,
+            opened_data=source is not None and settings.data_mode != SERVED,
         )
 
     def close(self, *, keeps_memory: bool = False) -> None:
@@ -299,7 +303,7 @@ class StageEpoch:
 
     def _evaluation(
         self,
-        job: Job,
+        loaded: LoadedJob,
         routes: Routes,
         module: StageModule,
         states: Mapping[int, LayerState],
@@ -312,11 +316,11 @@ class StageEpoch:
         graph = StageGraph.from_json(json.loads(request.evaluation_graph_json))
         return StageEvaluation(
             evaluation_module(graph, module, tensors_of(states)),
-            job,
+            loaded.job,
             routes=routes,
             shared=shared,
             length=request.training.evaluation_length,
-            source=self._sample_source(job, routes, data_pb2.SAMPLE_SET_EVALUATION),
+            source=self._sample_source(loaded, routes, data_pb2.SAMPLE_SET_EVALUATION),
             transformed=self._transformed(routes, data_pb2.SAMPLE_SET_EVALUATION),
             device=self._context.device,
         )
@@ -328,14 +332,14 @@ class StageEpoch:
             return None
         return self._context.transformed_cache.of(self._request.job.job_id, int(sample_set), part)
 
-    def _sample_source(self, job: Job, routes: Routes, sample_set: data_pb2.SampleSet) -> SampleSource | None:
+    def _sample_source(self, loaded: LoadedJob, routes: Routes, sample_set: data_pb2.SampleSet) -> SampleSource | None:
         """Where the first and the last stage have their samples from; None between."""
         if sample_part(routes) is None:
             return None
         settings = self._request.training
         if settings.data_mode != SERVED:
             is_evaluation = sample_set == data_pb2.SAMPLE_SET_EVALUATION
-            dataset = job.open_evaluation_dataset() if is_evaluation else job.open_dataset()
+            dataset = loaded.evaluation_dataset if is_evaluation else loaded.dataset
             return LocalSamples(dataset, where=self._context.device)
         service = settings.data_service
         channel: grpc.Channel = secure_channel(

@@ -64,9 +64,13 @@ class BedCluster:
         self.stop()
 
     @property
+    def operator_home(self) -> Path:
+        return self.folder / "operator"
+
+    @property
     def folders(self) -> Folders:
         """The operator's."""
-        return Folders.within(self.folder / "operator")
+        return Folders.within(self.operator_home)
 
     def home(self, name: str) -> Path:
         return self.folder / "agents" / name
@@ -86,7 +90,7 @@ class BedCluster:
         """In which `edgeswarm`, on this machine, has these devices for its own."""
         return {
             **self._plain_environment(),
-            "EDGESWARM_HOME": str(self.folder / "operator"),
+            "EDGESWARM_HOME": str(self.operator_home),
             "EDGESWARM_INTERFACES": HUB_ADDRESS,
             "EDGESWARM_LISTEN_ADDRESS": HUB_ADDRESS,
         }

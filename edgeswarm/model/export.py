@@ -45,15 +45,20 @@ class ExportedModel:
 
 
 def export_model(
-    model: torch.nn.Module, sample_batch_args: tuple[Any, ...], sample_kwargs: Mapping[str, Any] | None = None
+    model: torch.nn.Module,
+    sample_batch_args: tuple[Any, ...],
+    sample_kwargs: Mapping[str, Any] | None = None,
+    *,
+    costs: Callable[[LayerGraph], LayerGraph] = with_costs,
 ) -> ExportedModel:
     """Exports a model in the mode that it is in (training or evaluation) and cuts it into layers.
 
     sample_batch_args, sample_kwargs: what the model is called with for one batch of any size; dimension 0 of every tensor
-    is the batch. Raises EXPORT_FAILED with the module and the line of the user's code as far as they can be found.
+    is the batch. costs: gives a graph those of its layers. Raises EXPORT_FAILED with the module and the line of the user's code
+    as far as they can be found.
     """
     graph, constants = export_and_cut(model, sample_batch_args, sample_kwargs or {})
-    return ExportedModel(layer_graph=with_costs(graph), constants=constants)
+    return ExportedModel(layer_graph=costs(graph), constants=constants)
 
 
 def export_and_cut(

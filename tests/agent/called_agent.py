@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import queue
+import tarfile
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -61,12 +63,17 @@ class Agent:
         )
         return bool(self.call("Reserve", request).has_bundle)
 
-    def prepare(self, bundle: str, *, epoch: int = 1) -> agent_pb2.PrepareReply:
-        training = agent_pb2.TrainingSettings(bundle_sha256=bundle)
+    def prepare(
+        self, bundle: str, *, name: str = "digits-1", epoch: int = 1, job_file: str = "", data_mode: str = ""
+    ) -> agent_pb2.PrepareReply:
+        training = agent_pb2.TrainingSettings(bundle_sha256=bundle, job_file=job_file, data_mode=data_mode)
         reply: agent_pb2.PrepareReply = self.call(
-            "Prepare", agent_pb2.PrepareRequest(job=job(epoch=epoch), training=training)
+            "Prepare", agent_pb2.PrepareRequest(job=job(name, epoch=epoch), training=training)
         )
         return reply
+
+    def load_ahead(self, bundle: str, job_file: str, *, name: str = "digits-1") -> None:
+        self.call("LoadAhead", agent_pb2.LoadAheadRequest(job=job(name), bundle_sha256=bundle, job_file=job_file))
 
     def start(self, first_round: int = 0, end_round: int = 2, *, epoch: int = 1, evaluate: bool = False) -> None:
         start = agent_pb2.StartRequest(
@@ -121,6 +128,20 @@ class Watch:
 
 def job(name: str = "digits-1", *, term: int = 1, epoch: int = 0) -> agent_pb2.JobReference:
     return agent_pb2.JobReference(job_id=name, term=term, epoch=epoch)
+
+
+def archive_of(**files: str) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return target.getvalue()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 StartAgent = Callable[..., Agent]

@@ -20,6 +20,8 @@ from edgeswarm_agent.device import error_json
 from edgeswarm_agent.pipe import MessagePipe
 
 PORT = 4321
+# What was to be loaded ahead so far; it comes back in the reply to `prepare` as well.
+AHEAD: list[str] = []
 
 
 def fault(mode: str, pipe: MessagePipe) -> None:
@@ -57,7 +59,11 @@ def answer(command: worker_pb2.WorkerCommand, pipe: MessagePipe, mode: str) -> N
     if kind == "prepare":
         # The folder comes back in the reply, so that a test can look at what the daemon unpacked.
         files = os.listdir(command.prepare.bundle_folder)
-        reply = agent_pb2.PrepareReply(parameter_bytes=12, seconds=dict.fromkeys(files, 1.0))
+        reply = agent_pb2.PrepareReply(
+            parameter_bytes=12,
+            seconds=dict.fromkeys([*files, *AHEAD], 1.0),
+            opened_data=command.prepare.request.training.data_mode == "local",
+        )
         pipe.send(worker_pb2.WorkerEvent(number=number, ready=reply))
     elif kind == "start":
         if mode != "answer":
@@ -76,6 +82,9 @@ def answer(command: worker_pb2.WorkerCommand, pipe: MessagePipe, mode: str) -> N
         for layer in command.profile.layers:
             pipe.send(worker_pb2.WorkerEvent(number=number, curve=agent_pb2.LayerCurve(signature=layer.signature)))
         pipe.send(worker_pb2.WorkerEvent(number=number, profiled=agent_pb2.ProcessCost(base_bytes=7)))
+    elif kind == "load_ahead":
+        ahead = command.load_ahead
+        AHEAD.append(f"ahead: {ahead.job_file}{', data' if ahead.opens_data else ''}")
     elif kind == "halt":
         pipe.send(worker_pb2.WorkerEvent(number=number, halted=worker_pb2.Halted(next_round=5)))
 

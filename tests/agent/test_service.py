@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,23 +18,9 @@ from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc, worker_pb2
 from edgeswarm_agent.daemon import Daemon
 from edgeswarm_agent.supervisor import Pending
 
-from .called_agent import SECONDS, StartAgent, Watch, job
+from .called_agent import SECONDS, StartAgent, Watch, archive_of, job, sha256
 from .processes import Cluster, exists, wait_until
 from .stand_in_worker import PORT
-
-
-def archive_of(**files: str) -> bytes:
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w") as archive:
-        for name, text in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text.encode()))
-    return target.getvalue()
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def raises(code: ErrorCode, call: Callable[[], object], *words: str) -> EdgeswarmError:

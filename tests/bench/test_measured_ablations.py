@@ -35,6 +35,7 @@ class Bed:
     def __init__(self, *_: object, folder: Path | None = None, ready_worker_seconds: float = 0.0) -> None:
         self.names = tuple(NAMES.values())
         self.folders = None
+        self.operator_home = Path()
         if folder is not None:
             self.folder = folder
             folder.mkdir()

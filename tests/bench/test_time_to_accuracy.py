@@ -85,7 +85,7 @@ def test_each_run_says_what_made_it_and_another_processors_are_laid_aside(
 ) -> None:
     for name in ("EmulatedLan", "BedCluster"):
         monkeypatch.setattr(time_to_accuracy, name, Bed)
-    for name in ("profile_in_turn", "_train", "_run_peer"):
+    for name in ("profile_in_turn", "trained", "_run_peer"):
         monkeypatch.setattr(time_to_accuracy, name, lambda *_, **__: {"epochs": []})
     monkeypatch.setattr(time_to_accuracy, "tuned_peer", lambda *_: PeerSettings("to_accuracy", ["nx-1"], 64))
     monkeypatch.setattr(time_to_accuracy, "origin", lambda: {"commit": "abc"})

@@ -101,7 +101,6 @@ def process(settings: DataServiceSettings, folder: Path) -> Iterator[DataService
 @pytest.fixture(scope="module")
 def channel(process: DataServiceProcess, folder: Path) -> Iterator[grpc.Channel]:
     ready = process.wait_ready(60)
-    assert ready.dataset_length == 40
     process.check()
     identity = Identity.from_pem((folder / "operator" / "identity.pem").read_bytes())
     with secure_channel(f"127.0.0.1:{ready.port}", identity=identity, node_id=identity.node_id) as opened:
@@ -180,6 +179,27 @@ def test_layers_of_round_0_that_may_be_written_later(channel: grpc.Channel, fold
     with pytest.raises(EdgeswarmError, match="at round 3") as caught:
         ask(channel, FETCH_LAYER, layer(2, round_number=3))
     assert caught.value.code is ErrorCode.STALE_CALL
+
+
+def test_where_no_samples_are_served_the_job_is_not_loaded(settings: DataServiceSettings, folder: Path) -> None:
+    """The devices have their own data: what is wrong with them here is no matter."""
+    (folder / "job" / "wrong.py").write_text("raise ValueError")
+    service = DataServiceProcess(replace(settings, job_file="wrong.py", serves_samples=False))
+    service.start()
+    try:
+        ready = service.wait_ready(60)
+        assert service._process is not None
+        maps = Path(f"/proc/{service._process.pid}/maps").read_text()
+        assert "libtorch" not in maps
+        state = LayerState(0, {"w": torch.rand(7)})
+        write_layer_file(folder / "snapshot", 5, state)
+        identity = Identity.from_pem((folder / "operator" / "identity.pem").read_bytes())
+        with secure_channel(f"127.0.0.1:{ready.port}", identity=identity, node_id=identity.node_id) as channel:
+            assert ask(channel, FETCH_LAYER, layer(5)) == pack_layer(state)
+            with pytest.raises(EdgeswarmError):
+                ask(channel, FETCH_SAMPLES, samples([1]))
+    finally:
+        service.stop()
 
 
 def test_another_jobs_call_is_refused(channel: grpc.Channel) -> None:

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.layer_file import layer_file_name
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
-from edgeswarm.snapshot import LayerState, layer_file_name, pack_layer, write_layer_file
+from edgeswarm.snapshot import LayerState, pack_layer, write_layer_file
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
 from edgeswarm.wire.fetch import serve_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.layer_file import layer_file_name
 from edgeswarm.model.export import export_model
 from edgeswarm.model.layer_graph import LayerGraph
-from edgeswarm.snapshot import LayerState, layer_file_name, write_layer_file
+from edgeswarm.snapshot import LayerState, write_layer_file
 from edgeswarm_coordinator.layer_files import LayerFiles
 from tests.models import DigitsCNN
 

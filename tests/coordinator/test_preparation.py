@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.snapshot import LayerState, layer_file_name, unpack_layer, write_layer_file
+from edgeswarm.layer_file import layer_file_name
+from edgeswarm.snapshot import LayerState, unpack_layer, write_layer_file
 from edgeswarm_coordinator.layer_files import LayerFiles
 from edgeswarm_coordinator.preparation import PreparedModel, load, open_data, prepare
 

@@ -200,6 +200,7 @@ def test_a_terminal_that_hangs_up_leaves_the_training_alone(terminals: Terminals
         terminal.close()
 
 
+@pytest.mark.soak
 def test_a_file_has_its_document_though_the_terminal_hung_up(terminals: Terminals, tmp_path: Path) -> None:
     document = tmp_path / "result.json"
     arguments = [EDGESWARM, *terminals.training(FaultyJob(), "--json")]

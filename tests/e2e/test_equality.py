@@ -16,8 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from edgeswarm.layer_file import layer_file_name
 from edgeswarm.plan import Plan
-from edgeswarm.snapshot import LayerState, layer_file_name, unpack_layer
+from edgeswarm.snapshot import LayerState, unpack_layer
 from edgeswarm_coordinator import gather
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 
 from edgeswarm_coordinator.controller import TrainOptions, train
 from edgeswarm_coordinator.demo.cluster import AgentSpec, ThrowawayCluster
-from edgeswarm_coordinator.events import Event, RoundDone
+from edgeswarm_coordinator.events import Event, Listener, PlanMade, RoundDone
 
 from . import small_job
 from .commands import wait_until, worker_of
@@ -49,3 +50,45 @@ def test_a_second_training_begins_in_the_worker_that_waits(tmp_path: Path) -> No
         assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
         wait_until(lambda: not waiting.is_running(), seconds=5, what="the worker of a job that is over has ended")
         assert worker_of(cluster, "a").pid != waiting.pid
+
+
+def test_it_has_opened_the_data_sets_before_there_is_a_plan(tmp_path: Path) -> None:
+    """As the last training of that file did there; the learning rate is another one now."""
+    opened = tmp_path / "opened"
+    opened.mkdir()
+    note = f"open({str(opened)!r} + '/' + str(__import__('os').getpid()), 'a').write('x')"
+    inputs = f"({note}, {small_job.IMAGES})[1]"
+    job = replace(small_job.CNN, inputs=inputs, more="data='local'", epochs=1)
+    path = job.write(tmp_path / "job")
+    with ThrowawayCluster((AgentSpec("a", ready_worker_seconds=600.0),), mdns=False) as cluster:
+        plan = small_job.plan_of(cluster, [{"a": 12}], layers=small_job.layers_of(path), job=job)
+        plan_path = tmp_path / "plan.json"
+        plan_path.write_text(json.dumps(plan.to_json()))
+
+        def train_and(listener: Listener, name: str) -> None:
+            options = TrainOptions(
+                job_path=path,
+                output=tmp_path / name,
+                plan_path=plan_path,
+                listen_address="127.0.0.1",
+                discovery=cluster.discovery(),
+            )
+            train(options, folders=cluster.folders, listener=listener)
+
+        def opened_by(pid: int) -> str:
+            file = opened / str(pid)
+            return file.read_text() if file.exists() else ""
+
+        train_and(lambda _: None, "first")
+        waiting = worker_of(cluster, "a").pid
+        replace(job, optimizer=small_job.ADAMW).write(tmp_path / "job")
+        looked_at: list[str] = []
+
+        def wait_for_the_data_set(event: Event) -> None:
+            if isinstance(event, PlanMade):  # nobody has told the worker of it yet
+                wait_until(lambda: opened_by(waiting) == "x", seconds=60, what="the data set is opened")
+                looked_at.append("before")
+
+        train_and(wait_for_the_data_set, "second")
+        assert looked_at == ["before"]
+        assert opened_by(waiting) == "x", "once"

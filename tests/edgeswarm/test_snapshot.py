@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm.snapshot import LayerState, layer_file_name, pack_layer, unpack_layer, write_layer_file
+from edgeswarm.layer_file import layer_file_name
+from edgeswarm.snapshot import LayerState, pack_layer, unpack_layer, write_layer_file
 from edgeswarm.wire.tensor_file import write_tensors
 
 from .tensors import same_bits, tensors

@@ -433,7 +433,7 @@ class TrainingSettings(_message.Message):
     def __init__(self, bundle_sha256: _Optional[str] = ..., job_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., seed: _Optional[int] = ..., dataset_length: _Optional[int] = ..., data_mode: _Optional[str] = ..., data_service: _Optional[_Union[Peer, _Mapping]] = ..., loss_counts: bool = ..., least_batch: _Optional[int] = ..., evaluation_length: _Optional[int] = ..., wire_dtype: _Optional[str] = ...) -> None: ...
 
 class PrepareReply(_message.Message):
-    __slots__ = ("parameter_bytes", "peak_memory_bytes", "seconds", "base_bytes", "fetch_peak_memory_bytes")
+    __slots__ = ("parameter_bytes", "peak_memory_bytes", "seconds", "base_bytes", "fetch_peak_memory_bytes", "opened_data")
     class SecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -446,12 +446,14 @@ class PrepareReply(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     BASE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FETCH_PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPENED_DATA_FIELD_NUMBER: _ClassVar[int]
     parameter_bytes: int
     peak_memory_bytes: int
     seconds: _containers.ScalarMap[str, float]
     base_bytes: int
     fetch_peak_memory_bytes: int
-    def __init__(self, parameter_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., seconds: _Optional[_Mapping[str, float]] = ..., base_bytes: _Optional[int] = ..., fetch_peak_memory_bytes: _Optional[int] = ...) -> None: ...
+    opened_data: bool
+    def __init__(self, parameter_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., seconds: _Optional[_Mapping[str, float]] = ..., base_bytes: _Optional[int] = ..., fetch_peak_memory_bytes: _Optional[int] = ..., opened_data: bool = ...) -> None: ...
 
 class StartRequest(_message.Message):
     __slots__ = ("job", "first_round", "end_round", "evaluate")
@@ -478,6 +480,20 @@ class HaltRequest(_message.Message):
     def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class HaltReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LoadAheadRequest(_message.Message):
+    __slots__ = ("job", "bundle_sha256", "job_file")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    JOB_FILE_FIELD_NUMBER: _ClassVar[int]
+    job: JobReference
+    bundle_sha256: str
+    job_file: str
+    def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., job_file: _Optional[str] = ...) -> None: ...
+
+class LoadAheadReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

@@ -55,6 +55,11 @@ class AgentStub(object):
                 request_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.BundlePart.SerializeToString,
                 response_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.BundleReceipt.FromString,
                 _registered_method=True)
+        self.LoadAhead = channel.unary_unary(
+                '/edgeswarm.wire.v1.Agent/LoadAhead',
+                request_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.LoadAheadRequest.SerializeToString,
+                response_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.LoadAheadReply.FromString,
+                _registered_method=True)
         self.Profile = channel.unary_stream(
                 '/edgeswarm.wire.v1.Agent/Profile',
                 request_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.ProfileRequest.SerializeToString,
@@ -125,6 +130,14 @@ class AgentServicer(object):
 
     def PutBundle(self, request_iterator, context):
         """The user's files as one archive, in parts. Kept by its sha256.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LoadAhead(self, request, context):
+        """The job's files are there: where this device had a part in the last training of a job file of that name, its worker loads the
+        file at once, and opens the data sets where it did then. Returns before that is done; what goes wrong is told by Prepare.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -211,6 +224,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.PutBundle,
                     request_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.BundlePart.FromString,
                     response_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.BundleReceipt.SerializeToString,
+            ),
+            'LoadAhead': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadAhead,
+                    request_deserializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.LoadAheadRequest.FromString,
+                    response_serializer=edgeswarm_dot_wire_dot_v1_dot_agent__pb2.LoadAheadReply.SerializeToString,
             ),
             'Profile': grpc.unary_stream_rpc_method_handler(
                     servicer.Profile,
@@ -362,6 +380,33 @@ class Agent(object):
             '/edgeswarm.wire.v1.Agent/PutBundle',
             edgeswarm_dot_wire_dot_v1_dot_agent__pb2.BundlePart.SerializeToString,
             edgeswarm_dot_wire_dot_v1_dot_agent__pb2.BundleReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadAhead(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edgeswarm.wire.v1.Agent/LoadAhead',
+            edgeswarm_dot_wire_dot_v1_dot_agent__pb2.LoadAheadRequest.SerializeToString,
+            edgeswarm_dot_wire_dot_v1_dot_agent__pb2.LoadAheadReply.FromString,
             options,
             channel_credentials,
             insecure,

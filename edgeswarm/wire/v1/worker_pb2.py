@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from edgeswarm.wire.v1 import agent_pb2 as edgeswarm_dot_wire_dot_v1_dot_agent__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65\x64geswarm/wire/v1/worker.proto\x12\x11\x65\x64geswarm.wire.v1\x1a\x1d\x65\x64geswarm/wire/v1/agent.proto\"\xa8\x02\n\rWorkerCommand\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x34\n\x07prepare\x18\x02 \x01(\x0b\x32!.edgeswarm.wire.v1.PrepareCommandH\x00\x12\x30\n\x05start\x18\x03 \x01(\x0b\x32\x1f.edgeswarm.wire.v1.StartRequestH\x00\x12.\n\x04halt\x18\x04 \x01(\x0b\x32\x1e.edgeswarm.wire.v1.HaltRequestH\x00\x12\x34\n\x07profile\x18\x05 \x01(\x0b\x32!.edgeswarm.wire.v1.ProfileRequestH\x00\x12.\n\x04\x65xit\x18\x06 \x01(\x0b\x32\x1e.edgeswarm.wire.v1.ExitCommandH\x00\x42\t\n\x07\x63ommand\"[\n\x0ePrepareCommand\x12\x32\n\x07request\x18\x01 \x01(\x0b\x32!.edgeswarm.wire.v1.PrepareRequest\x12\x15\n\rbundle_folder\x18\x02 \x01(\t\"\r\n\x0b\x45xitCommand\"\xd3\x04\n\x0bWorkerEvent\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12/\n\x05hello\x18\x02 \x01(\x0b\x32\x1e.edgeswarm.wire.v1.WorkerHelloH\x00\x12\x35\n\x08progress\x18\x03 \x01(\x0b\x32!.edgeswarm.wire.v1.WorkerProgressH\x00\x12\x30\n\x05ready\x18\x04 \x01(\x0b\x32\x1f.edgeswarm.wire.v1.PrepareReplyH\x00\x12-\n\x07started\x18\x05 \x01(\x0b\x32\x1a.edgeswarm.wire.v1.StartedH\x00\x12\x31\n\x06rounds\x18\x06 \x01(\x0b\x32\x1f.edgeswarm.wire.v1.RoundReportsH\x00\x12\x34\n\x0brounds_done\x18\x07 \x01(\x0b\x32\x1d.edgeswarm.wire.v1.RoundsDoneH\x00\x12+\n\x06halted\x18\x08 \x01(\x0b\x32\x19.edgeswarm.wire.v1.HaltedH\x00\x12.\n\x05\x63urve\x18\t \x01(\x0b\x32\x1d.edgeswarm.wire.v1.LayerCurveH\x00\x12\x32\n\x08profiled\x18\n \x01(\x0b\x32\x1e.edgeswarm.wire.v1.ProcessCostH\x00\x12-\n\x07\x66\x61ilure\x18\x0b \x01(\x0b\x32\x1a.edgeswarm.wire.v1.FailureH\x00\x12\x39\n\nevaluation\x18\x0c \x01(\x0b\x32#.edgeswarm.wire.v1.EvaluationReportH\x00\x42\x07\n\x05\x65vent\"o\n\x0bWorkerHello\x12\x12\n\nprocess_id\x18\x01 \x01(\r\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\x15\n\rtorch_version\x18\x03 \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65lerator\x18\x04 \x01(\t\x12\x12\n\nbase_bytes\x18\x05 \x01(\x04\"\t\n\x07Started\"\x1c\n\x06Halted\x12\x12\n\nnext_round\x18\x01 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65\x64geswarm/wire/v1/worker.proto\x12\x11\x65\x64geswarm.wire.v1\x1a\x1d\x65\x64geswarm/wire/v1/agent.proto\"\xe3\x02\n\rWorkerCommand\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x34\n\x07prepare\x18\x02 \x01(\x0b\x32!.edgeswarm.wire.v1.PrepareCommandH\x00\x12\x30\n\x05start\x18\x03 \x01(\x0b\x32\x1f.edgeswarm.wire.v1.StartRequestH\x00\x12.\n\x04halt\x18\x04 \x01(\x0b\x32\x1e.edgeswarm.wire.v1.HaltRequestH\x00\x12\x34\n\x07profile\x18\x05 \x01(\x0b\x32!.edgeswarm.wire.v1.ProfileRequestH\x00\x12.\n\x04\x65xit\x18\x06 \x01(\x0b\x32\x1e.edgeswarm.wire.v1.ExitCommandH\x00\x12\x39\n\nload_ahead\x18\x07 \x01(\x0b\x32#.edgeswarm.wire.v1.LoadAheadCommandH\x00\x42\t\n\x07\x63ommand\"[\n\x0ePrepareCommand\x12\x32\n\x07request\x18\x01 \x01(\x0b\x32!.edgeswarm.wire.v1.PrepareRequest\x12\x15\n\rbundle_folder\x18\x02 \x01(\t\"\r\n\x0b\x45xitCommand\"O\n\x10LoadAheadCommand\x12\x15\n\rbundle_folder\x18\x01 \x01(\t\x12\x10\n\x08job_file\x18\x02 \x01(\t\x12\x12\n\nopens_data\x18\x03 \x01(\x08\"\xd3\x04\n\x0bWorkerEvent\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12/\n\x05hello\x18\x02 \x01(\x0b\x32\x1e.edgeswarm.wire.v1.WorkerHelloH\x00\x12\x35\n\x08progress\x18\x03 \x01(\x0b\x32!.edgeswarm.wire.v1.WorkerProgressH\x00\x12\x30\n\x05ready\x18\x04 \x01(\x0b\x32\x1f.edgeswarm.wire.v1.PrepareReplyH\x00\x12-\n\x07started\x18\x05 \x01(\x0b\x32\x1a.edgeswarm.wire.v1.StartedH\x00\x12\x31\n\x06rounds\x18\x06 \x01(\x0b\x32\x1f.edgeswarm.wire.v1.RoundReportsH\x00\x12\x34\n\x0brounds_done\x18\x07 \x01(\x0b\x32\x1d.edgeswarm.wire.v1.RoundsDoneH\x00\x12+\n\x06halted\x18\x08 \x01(\x0b\x32\x19.edgeswarm.wire.v1.HaltedH\x00\x12.\n\x05\x63urve\x18\t \x01(\x0b\x32\x1d.edgeswarm.wire.v1.LayerCurveH\x00\x12\x32\n\x08profiled\x18\n \x01(\x0b\x32\x1e.edgeswarm.wire.v1.ProcessCostH\x00\x12-\n\x07\x66\x61ilure\x18\x0b \x01(\x0b\x32\x1a.edgeswarm.wire.v1.FailureH\x00\x12\x39\n\nevaluation\x18\x0c \x01(\x0b\x32#.edgeswarm.wire.v1.EvaluationReportH\x00\x42\x07\n\x05\x65vent\"o\n\x0bWorkerHello\x12\x12\n\nprocess_id\x18\x01 \x01(\r\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\x15\n\rtorch_version\x18\x03 \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65lerator\x18\x04 \x01(\t\x12\x12\n\nbase_bytes\x18\x05 \x01(\x04\"\t\n\x07Started\"\x1c\n\x06Halted\x12\x12\n\nnext_round\x18\x01 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,17 +33,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edgeswarm.wire.v1.worker_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WORKERCOMMAND']._serialized_start=85
-  _globals['_WORKERCOMMAND']._serialized_end=381
-  _globals['_PREPARECOMMAND']._serialized_start=383
-  _globals['_PREPARECOMMAND']._serialized_end=474
-  _globals['_EXITCOMMAND']._serialized_start=476
-  _globals['_EXITCOMMAND']._serialized_end=489
-  _globals['_WORKEREVENT']._serialized_start=492
-  _globals['_WORKEREVENT']._serialized_end=1087
-  _globals['_WORKERHELLO']._serialized_start=1089
-  _globals['_WORKERHELLO']._serialized_end=1200
-  _globals['_STARTED']._serialized_start=1202
-  _globals['_STARTED']._serialized_end=1211
-  _globals['_HALTED']._serialized_start=1213
-  _globals['_HALTED']._serialized_end=1241
+  _globals['_WORKERCOMMAND']._serialized_end=440
+  _globals['_PREPARECOMMAND']._serialized_start=442
+  _globals['_PREPARECOMMAND']._serialized_end=533
+  _globals['_EXITCOMMAND']._serialized_start=535
+  _globals['_EXITCOMMAND']._serialized_end=548
+  _globals['_LOADAHEADCOMMAND']._serialized_start=550
+  _globals['_LOADAHEADCOMMAND']._serialized_end=629
+  _globals['_WORKEREVENT']._serialized_start=632
+  _globals['_WORKEREVENT']._serialized_end=1227
+  _globals['_WORKERHELLO']._serialized_start=1229
+  _globals['_WORKERHELLO']._serialized_end=1340
+  _globals['_STARTED']._serialized_start=1342
+  _globals['_STARTED']._serialized_end=1351
+  _globals['_HALTED']._serialized_start=1353
+  _globals['_HALTED']._serialized_end=1381
 # @@protoc_insertion_point(module_scope)

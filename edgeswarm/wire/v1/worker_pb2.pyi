@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WorkerCommand(_message.Message):
-    __slots__ = ("number", "prepare", "start", "halt", "profile", "exit")
+    __slots__ = ("number", "prepare", "start", "halt", "profile", "exit", "load_ahead")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     HALT_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     EXIT_FIELD_NUMBER: _ClassVar[int]
+    LOAD_AHEAD_FIELD_NUMBER: _ClassVar[int]
     number: int
     prepare: PrepareCommand
     start: _agent_pb2.StartRequest
     halt: _agent_pb2.HaltRequest
     profile: _agent_pb2.ProfileRequest
     exit: ExitCommand
-    def __init__(self, number: _Optional[int] = ..., prepare: _Optional[_Union[PrepareCommand, _Mapping]] = ..., start: _Optional[_Union[_agent_pb2.StartRequest, _Mapping]] = ..., halt: _Optional[_Union[_agent_pb2.HaltRequest, _Mapping]] = ..., profile: _Optional[_Union[_agent_pb2.ProfileRequest, _Mapping]] = ..., exit: _Optional[_Union[ExitCommand, _Mapping]] = ...) -> None: ...
+    load_ahead: LoadAheadCommand
+    def __init__(self, number: _Optional[int] = ..., prepare: _Optional[_Union[PrepareCommand, _Mapping]] = ..., start: _Optional[_Union[_agent_pb2.StartRequest, _Mapping]] = ..., halt: _Optional[_Union[_agent_pb2.HaltRequest, _Mapping]] = ..., profile: _Optional[_Union[_agent_pb2.ProfileRequest, _Mapping]] = ..., exit: _Optional[_Union[ExitCommand, _Mapping]] = ..., load_ahead: _Optional[_Union[LoadAheadCommand, _Mapping]] = ...) -> None: ...
 
 class PrepareCommand(_message.Message):
     __slots__ = ("request", "bundle_folder")
@@ -33,6 +35,16 @@ class PrepareCommand(_message.Message):
 class ExitCommand(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class LoadAheadCommand(_message.Message):
+    __slots__ = ("bundle_folder", "job_file", "opens_data")
+    BUNDLE_FOLDER_FIELD_NUMBER: _ClassVar[int]
+    JOB_FILE_FIELD_NUMBER: _ClassVar[int]
+    OPENS_DATA_FIELD_NUMBER: _ClassVar[int]
+    bundle_folder: str
+    job_file: str
+    opens_data: bool
+    def __init__(self, bundle_folder: _Optional[str] = ..., job_file: _Optional[str] = ..., opens_data: bool = ...) -> None: ...
 
 class WorkerEvent(_message.Message):
     __slots__ = ("number", "hello", "progress", "ready", "started", "rounds", "rounds_done", "halted", "curve", "profiled", "failure", "evaluation")

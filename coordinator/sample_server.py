@@ -1,0 +1,65 @@
+"""A job's samples, as workers fetch them from the data service. Imports torch, and loads the user's file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job_file import load_job
+from edgeswarm.wire.fetch import FETCH_SAMPLES, SamplePart, announce_bytes, serve_blob
+from edgeswarm.wire.tensor_samples import encode_items
+from edgeswarm.wire.v1 import data_pb2
+
+from .data_service import DataServiceSettings
+from .layer_server import refuse_another_job, service_of
+from .sample_items import SampleItems
+
+MOST_SAMPLES_A_CALL = 65_536
+
+
+class SampleServer:
+    """The method `Samples/Fetch`. gRPC calls it from several threads. Raises as `load_job` does."""
+
+    def __init__(self, settings: DataServiceSettings) -> None:
+        self._settings = settings
+        job = load_job(settings.job_folder, settings.job_file)
+        folder, reading = Path(settings.job_folder).resolve(), threading.Lock()
+        self.training = SampleItems(job.open_dataset, called="dataset", folder=folder, reading=reading)
+        self._sets = {data_pb2.SAMPLE_SET_TRAINING: self.training}
+        if job.evaluation_dataset is not None:
+            self._sets[data_pb2.SAMPLE_SET_EVALUATION] = SampleItems(
+                job.open_evaluation_dataset, called="evaluation dataset", folder=folder, reading=reading
+            )
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        return service_of(FETCH_SAMPLES, self.fetch_samples)
+
+    def open(self) -> None:
+        """The training set; the other one is opened when it is wanted. Raises EdgeswarmError naming the user's line."""
+        self.training.length()
+
+    def fetch_samples(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """FetchSamplesRequest -> the bytes of `encode_items`."""
+        request = data_pb2.FetchSamplesRequest.FromString(data)
+        refuse_another_job(request.job, job_id=self._settings.job_id)
+        indices = list(request.indices)
+        if len(indices) > MOST_SAMPLES_A_CALL:
+            raise EdgeswarmError(
+                ErrorCode.DATA_FAILED,
+                f"{len(indices)} samples were asked for in one call.",
+                "Install the same version of edgeswarm on all machines.",
+            )
+        wanted = self._sets.get(request.set)
+        if wanted is None:
+            raise EdgeswarmError(ErrorCode.STALE_CALL, f"Job {self._settings.job_id} has no data set {request.set}.")
+        items = [wanted.item(index) for index in indices]
+        try:
+            encoded = encode_items(items, SamplePart(int(request.part)))
+        except EdgeswarmError as error:
+            raise wanted.naming_the_item(items, indices, error) from error
+        announce_bytes(context, len(encoded))
+        yield from serve_blob(encoded)
