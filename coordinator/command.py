@@ -207,8 +207,13 @@ class Command:
 
         return self.supervision.spawn(serve, name="data service")
 
-    def send_bundle(self, loading: Task[LoadedJob], links: Mapping[str, AgentLink]) -> dict[str, Task[None]]:
-        """The user's files, to all devices that don't have them yet."""
+    def send_bundle(
+        self, loading: Task[LoadedJob], links: Mapping[str, AgentLink], *, loads_ahead: bool
+    ) -> dict[str, Task[None]]:
+        """The user's files, to all devices that don't have them yet.
+
+        loads_ahead: workers load them at once where they may; not those that will measure, for which they would be renewed.
+        """
 
         def send(link: AgentLink) -> None:
             bundle = loading.result().bundle
@@ -221,12 +226,13 @@ class Command:
                         sent=partial(self._bundle_sent, link.node_id, len(bundle.archive)),
                         timeout_seconds=BUNDLE_SECONDS,
                     )
-                link.load_ahead(
-                    self.reference(epoch=0),
-                    sha256=bundle.sha256,
-                    job_file=bundle.job_file,
-                    timeout_seconds=BUNDLE_SECONDS,
-                )
+                if loads_ahead:
+                    link.load_ahead(
+                        self.reference(epoch=0),
+                        sha256=bundle.sha256,
+                        job_file=bundle.job_file,
+                        timeout_seconds=BUNDLE_SECONDS,
+                    )
 
         return {
             node_id: self.supervision.spawn(partial(send, link), name=f"send job files to {node_id}", device=node_id)

@@ -86,7 +86,8 @@ class TrainJob:
             by_hand = self._plan_of_before(self._resumed, links)
             links = links if by_hand is None else {device: links[device] for device in by_hand.devices}
         command.devices.reserve(links)
-        sending: dict[str, Task[None]] = command.send_bundle(preparation.loading, links)
+        measures = by_hand is None and options.fresh_profiles
+        sending: dict[str, Task[None]] = command.send_bundle(preparation.loading, links, loads_ahead=not measures)
         (prepared,) = command.supervision.wait(preparation.exporting)
         loaded = preparation.loading.result()
         graph = prepared.layer_graph

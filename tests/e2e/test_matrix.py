@@ -99,7 +99,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Zoo
     """By job. A model is exported once for all of its plans: that is what takes the time."""
     exports: dict[tuple[type, torch.dtype], ExportedModel] = {}
 
-    def export_once(model: torch.nn.Module, args: Any, kwargs: Any) -> ExportedModel:
+    def export_once(model: torch.nn.Module, args: Any, kwargs: Any, **_: Any) -> ExportedModel:
         key = (type(model), next(model.parameters()).dtype)
         if key not in exports:
             exports[key] = export_model(model, args, kwargs)
