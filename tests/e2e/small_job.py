@@ -19,6 +19,7 @@ from edgeswarm.plan import Plan, Stage
 from edgeswarm.samples import SampleOrder
 from edgeswarm_coordinator.controller import TrainOptions, TrainResult, train
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
+from edgeswarm_coordinator.events import Listener
 from tests import models
 
 TEMPLATE = '''
@@ -188,7 +189,15 @@ def plan_of(
     )
 
 
-def train_on(cluster: ThrowawayCluster, job_path: Path, *, plan: Plan | None, output: Path, **more: Any) -> TrainResult:
+def train_on(
+    cluster: ThrowawayCluster,
+    job_path: Path,
+    *,
+    plan: Plan | None,
+    output: Path,
+    listener: Listener = lambda _: None,
+    **more: Any,
+) -> TrainResult:
     """`edgeswarm train` in this process, over the cluster's agents."""
     plan_path = None
     if plan is not None:
@@ -201,7 +210,7 @@ def train_on(cluster: ThrowawayCluster, job_path: Path, *, plan: Plan | None, ou
         listen_address="127.0.0.1",
         **{"discovery": cluster.discovery(), **more},
     )
-    return train(options, folders=cluster.folders)
+    return train(options, folders=cluster.folders, listener=listener)
 
 
 def relative_distance(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> tuple[float, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edgeswarm_coordinator.controller import TrainOptions, train
 from edgeswarm_coordinator.demo.cluster import AgentSpec, ThrowawayCluster
-from edgeswarm_coordinator.events import Event, Listener, PlanMade, RoundDone
+from edgeswarm_coordinator.events import Event, PlanMade, RoundDone
 
 from . import small_job
 from .commands import wait_until, worker_of
@@ -24,8 +22,6 @@ def test_a_second_training_begins_in_the_worker_that_waits(tmp_path: Path) -> No
     path = small_job.CNN.write(tmp_path / "job")
     with ThrowawayCluster((AgentSpec("a", ready_worker_seconds=600.0),), mdns=False) as cluster:
         plan = small_job.plan_of(cluster, [{"a": 12}], layers=small_job.layers_of(path), job=small_job.CNN)
-        plan_path = tmp_path / "plan.json"
-        plan_path.write_text(json.dumps(plan.to_json()))
         trained_by: list[int] = []
 
         def listen(event: Event) -> None:
@@ -33,14 +29,7 @@ def test_a_second_training_begins_in_the_worker_that_waits(tmp_path: Path) -> No
                 trained_by.append(worker_of(cluster, "a").pid)
 
         def trained(name: str) -> dict[str, torch.Tensor]:
-            options = TrainOptions(
-                job_path=path,
-                output=tmp_path / name,
-                plan_path=plan_path,
-                listen_address="127.0.0.1",
-                discovery=cluster.discovery(),
-            )
-            train(options, folders=cluster.folders, listener=listen)
+            small_job.train_on(cluster, path, plan=plan, output=tmp_path / name, listener=listen)
             return load_file(tmp_path / name / "model.safetensors")
 
         first = trained("first")
@@ -53,7 +42,7 @@ def test_a_second_training_begins_in_the_worker_that_waits(tmp_path: Path) -> No
 
 
 def test_it_has_opened_the_data_sets_before_there_is_a_plan(tmp_path: Path) -> None:
-    """As the last training of that file did there; the learning rate is another one now."""
+    """As the last training of that file did there; the optimizer is another one now."""
     opened = tmp_path / "opened"
     opened.mkdir()
     note = f"open({str(opened)!r} + '/' + str(__import__('os').getpid()), 'a').write('x')"
@@ -62,24 +51,12 @@ def test_it_has_opened_the_data_sets_before_there_is_a_plan(tmp_path: Path) -> N
     path = job.write(tmp_path / "job")
     with ThrowawayCluster((AgentSpec("a", ready_worker_seconds=600.0),), mdns=False) as cluster:
         plan = small_job.plan_of(cluster, [{"a": 12}], layers=small_job.layers_of(path), job=job)
-        plan_path = tmp_path / "plan.json"
-        plan_path.write_text(json.dumps(plan.to_json()))
-
-        def train_and(listener: Listener, name: str) -> None:
-            options = TrainOptions(
-                job_path=path,
-                output=tmp_path / name,
-                plan_path=plan_path,
-                listen_address="127.0.0.1",
-                discovery=cluster.discovery(),
-            )
-            train(options, folders=cluster.folders, listener=listener)
 
         def opened_by(pid: int) -> str:
             file = opened / str(pid)
             return file.read_text() if file.exists() else ""
 
-        train_and(lambda _: None, "first")
+        small_job.train_on(cluster, path, plan=plan, output=tmp_path / "first")
         waiting = worker_of(cluster, "a").pid
         replace(job, optimizer=small_job.ADAMW).write(tmp_path / "job")
         looked_at: list[str] = []
@@ -89,6 +66,6 @@ def test_it_has_opened_the_data_sets_before_there_is_a_plan(tmp_path: Path) -> N
                 wait_until(lambda: opened_by(waiting) == "x", seconds=60, what="the data set is opened")
                 looked_at.append("before")
 
-        train_and(wait_for_the_data_set, "second")
+        small_job.train_on(cluster, path, plan=plan, output=tmp_path / "second", listener=wait_for_the_data_set)
         assert looked_at == ["before"]
         assert opened_by(waiting) == "x", "once"
