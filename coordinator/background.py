@@ -6,7 +6,8 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 _IMPORT_SECONDS = 60.0  # torch from a cold, slow disk
@@ -63,25 +64,36 @@ class Task(Generic[Result]):
         """End the task at the next Python instruction that it runs; True when it has ended within `wait_seconds`.
 
         A thread within a long call of C code (a matrix product, a blocking read) sees it only when that call returns.
-        An import is let finish first: a library's C++ that imports (torch's does) takes any exception there for the end
-        of the process, and a library left half imported stays so for whoever needs it next.
+        Two things are let finish first:
+        - an import: a library's C++ that imports (torch's does) takes any exception there for the end of the process,
+          and a library left half imported stays so for whoever needs it next;
+        - the start of another thread: until it runs, CPython knows the new thread by the identifier of the one that makes
+          it, so that the new one might get the exception.
+        What Python calls between two instructions (a weak reference's callback, `__del__`) swallows what is raised in it; the
+        task gets it once more then.
         """
-        imports_until = time.monotonic() + _IMPORT_SECONDS
-        while not self.done and not self._interrupt():
-            if time.monotonic() > imports_until:
-                return False
-            self._thread.join(_LOOK_SECONDS)
-        self._thread.join(wait_seconds)
+        swallowed = threading.Event()
+        with _swallowed_abandonments(swallowed):
+            until = time.monotonic() + _IMPORT_SECONDS
+            while not self.done and not self._interrupt():
+                if time.monotonic() > until:
+                    return False
+                self._thread.join(_LOOK_SECONDS)
+            until = time.monotonic() + wait_seconds
+            while not self.done and time.monotonic() < until:
+                if swallowed.is_set() and self._interrupt():
+                    swallowed.clear()
+                self._thread.join(min(_LOOK_SECONDS, max(0.0, until - time.monotonic())))
         return self.done
 
     def _interrupt(self) -> bool:
-        """Raise `Abandoned` in the thread, unless it is importing; False then."""
+        """Raise `Abandoned` in the thread, unless it is at something that must finish first; False then."""
         identifier = self._thread.ident
         assert identifier is not None, "the thread was started when the task was made"
         interval = sys.getswitchinterval()
-        sys.setswitchinterval(_IMPORT_SECONDS)  # the thread doesn't begin an import between our look and our act
+        sys.setswitchinterval(_IMPORT_SECONDS)  # the thread begins neither between our look and our act
         try:
-            if _is_importing(identifier):
+            if _must_finish(identifier):
                 return False
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(identifier), ctypes.py_object(Abandoned))
             return True
@@ -89,11 +101,35 @@ class Task(Generic[Result]):
             sys.setswitchinterval(interval)
 
 
-def _is_importing(thread_identifier: int) -> bool:
-    """Whether a thread is inside an `import` statement, however deep. A job's own file isn't imported so, but executed."""
+@contextmanager
+def _swallowed_abandonments(swallowed: threading.Event) -> Iterator[None]:
+    """Sets the event where an `Abandoned` is swallowed, and prints nothing of it."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs, /) -> None:
+        if issubclass(unraisable.exc_type, Abandoned):
+            swallowed.set()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _must_finish(thread_identifier: int) -> bool:
+    """Whether a thread is inside an `import` statement, however deep, or starts another thread.
+
+    A job's own file isn't imported so, but executed.
+    """
     frame = sys._current_frames().get(thread_identifier)
     while frame is not None:
-        if frame.f_code.co_name == "_find_and_load" and frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+        code = frame.f_code
+        if code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        if code is threading.Thread.start.__code__:
             return True
         frame = frame.f_back
     return False

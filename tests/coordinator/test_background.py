@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,29 @@ def test_a_task_that_imports_ends_after_the_import(tmp_path: Path, monkeypatch: 
     assert abandoning.result(10)
     assert isinstance(task.error, Abandoned)
     assert sys.modules.pop("imports_slowly").DONE
+
+
+def test_a_task_that_starts_a_thread_ends_itself_and_not_that_thread() -> None:
+    """CPython knows a thread that doesn't run yet by the identifier of the one that starts it."""
+    threads: list[threading.Thread] = []
+    broken: list[object] = []
+
+    def start_threads() -> None:
+        while True:
+            threads.append(threading.Thread(target=int))
+            threads[-1].start()
+            time.sleep(0.0005)  # where else the look may find it
+
+    hook, threading.excepthook = threading.excepthook, broken.append
+    unraisable, sys.unraisablehook = sys.unraisablehook, broken.append
+    try:
+        for _ in range(100):
+            task = Task(start_threads, name="starts threads")
+            assert task.abandon(wait_seconds=10)
+            assert isinstance(task.error, Abandoned)
+            for thread in threads:
+                thread.join(10)
+            threads.clear()
+    finally:
+        threading.excepthook, sys.unraisablehook = hook, unraisable
+    assert broken == []
