@@ -34,6 +34,9 @@ CHECKED_PARTS = 4
 _WHOLE_BATCHES = (1, 4, 32, 64, 128)
 # From so many samples on all of it counts, below them half.
 _WHOLE_COUNTS_FROM = 64
+# By which power of the ratio of samples: half of what the whole took more with a fourth of them. Below the size above that is
+# weights that come from memory, which all samples share; a small device times a large model with one or four samples alone.
+_FEWER_SAMPLES_SAY = 0.5
 LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
 _FEWEST_LAYERS = 3
 # By which weight a part's factor is drawn to that of all parts, beside 1 for each stage that was timed: noise is not followed.
@@ -128,7 +131,8 @@ def least_memory_bytes(model: ModelCosts, stage: CheckedStage) -> int:
 
 def learn_correction(comparisons: Sequence[Comparison]) -> Correction:
     """For each batch size the parts' factors that are nearest by relative squares, all of them brought to what the whole took, or
-    halfway; to what it took with fewer samples, where it wasn't timed with so many. None leaves what is plausible.
+    halfway; where it wasn't timed with so many samples, to what it took with fewer, and less so the fewer they were below
+    _WHOLE_COUNTS_FROM. None leaves what is plausible.
     """
     usable = [each for each in comparisons if sum(each.layers) > 0 and each.whole > 0]
     if not usable:
@@ -137,7 +141,7 @@ def learn_correction(comparisons: Sequence[Comparison]) -> Correction:
     cuts = tuple(sorted({cut for each in usable for cut in (each.first_layer, each.end_layer)}))
     factors = []
     missed: list[float] = []
-    level = 1.0
+    level, level_size = 1.0, sizes[0]
     before: _Fitted | None = None
     for size in sizes:
         of_size = [each for each in usable if each.batch_size == size]
@@ -146,8 +150,11 @@ def learn_correction(comparisons: Sequence[Comparison]) -> Correction:
         before = _Fitted(tuple(of_size), rows, found)
         is_whole = [each.first_layer == cuts[0] and each.end_layer == cuts[-1] for each in of_size]
         if any(is_whole):
-            level = 1.0 / float(np.mean((rows @ found)[is_whole]))
-        counted = level if size >= _WHOLE_COUNTS_FROM else level**0.5
+            level, level_size = 1.0 / float(np.mean((rows @ found)[is_whole])), size
+        counted = level
+        if level_size < _WHOLE_COUNTS_FROM:
+            counted = 1.0 + (level - 1.0) * (level_size / size) ** _FEWER_SAMPLES_SAY
+        counted = counted if size >= _WHOLE_COUNTS_FROM else counted**0.5
         found = np.clip(counted * found, LEAST_FACTOR, MOST_FACTOR)
         factors.append(tuple(found.tolist()))
         missed += (rows @ found - 1.0).tolist()

@@ -87,11 +87,12 @@ def run_profile(
         base_bytes = base_bytes or held_bytes(accelerator) - reference_bytes
     for layer in request.layers:
         first = first_looks[layer.signature]
-        # Whole stages take long, and many layers' noise evens out in them.
-        if first and not layer.in_flight:
-            curves[layer.signature] = curve_of(
-                layer.signature, after_second_look(first, timed(layer, sizes_to_look_at(first)))
-            )
+        if first:
+            # Of a whole stage all sizes: how large the sums of many layers are is what these few say.
+            sizes = [timing.batch_size for timing in first] if layer.in_flight else sizes_to_look_at(first)
+            again = curve_of(layer.signature, after_second_look(first, timed(layer, sizes)))
+            again.held_sample_bytes = curves[layer.signature].held_sample_bytes
+            curves[layer.signature] = again
     usual = paces.usual()
     for curve in curves.values():
         send(at_pace(curve, usual.cpu_seconds if stretch.is_stalled else usual.wall_seconds))

@@ -111,6 +111,15 @@ def test_with_few_samples_half_of_what_the_whole_says_counts() -> None:
     assert found.of_layers(32, 4) == pytest.approx([1.22] * 4, rel=0.04)
 
 
+def test_what_the_whole_said_of_a_few_samples_fades_with_more() -> None:
+    layers = [1.0, 1.0, 1.0, 1.0]
+    measured = [compared(size, first, layers[:2], [1.0, 1.0]) for size in (1, 4, 16) for first in (0, 2)]
+    found = learn_correction([*measured, Comparison(0, 1, tuple(layers), 4 * 1.44)])
+    assert [found.of_layers(size, 4)[0] for size in (1, 4, 16)] == pytest.approx(
+        [1.22, 1.22**0.5, 1.22**0.25], rel=0.04
+    )
+
+
 def test_a_part_that_a_small_device_could_not_time_is_halfway_to_what_fewer_samples_said() -> None:
     parts = [(0, 1.0), (2, 1.0), (4, 1.44)]
     few = [compared(4, first, [1.0, 1.0], [factor] * 2) for first, factor in parts]

@@ -22,13 +22,16 @@ def test_a_look_is_at_each_kind_of_work() -> None:
 def test_an_interrupted_repeat_does_not_count() -> None:
     calm = [(1.0, 0.5), (1.0, 0.5), (1.0, 0.5)]
     disturbed = [(1.0, 0.5), (1.0, 0.5), (9.0, 0.5)]
-    assert Pace.of([calm, calm]) == Pace.of([disturbed, calm]) == Pace(1.0, 0.5)
+    assert Pace.of(products=calm, walks=disturbed) == Pace.of(products=disturbed, walks=calm)
+    assert Pace.of(products=disturbed, walks=calm) == Pace.of(products=calm, walks=calm)
 
 
-def test_each_kind_of_work_counts_the_same_by_what_it_became_slower() -> None:
-    slow_products = Pace.of([[(4.0, 4.0)], [(100.0, 100.0)]])
-    slow_walks = Pace.of([[(1.0, 1.0)], [(400.0, 400.0)]])
-    assert slow_products.wall_seconds == pytest.approx(slow_walks.wall_seconds)
+def test_products_count_more_than_walks_by_what_they_became_slower() -> None:
+    usual = Pace.of(products=[(1.0, 1.0)], walks=[(100.0, 100.0)])
+    slow_products = Pace.of(products=[(4.0, 4.0)], walks=[(100.0, 100.0)]).slower_than(usual)
+    slow_walks = Pace.of(products=[(1.0, 1.0)], walks=[(400.0, 400.0)]).slower_than(usual)
+    assert 1.0 < slow_walks.wall_seconds < slow_products.wall_seconds < 4.0
+    assert slow_products.cpu_seconds == slow_products.wall_seconds
 
 
 def test_what_was_computed_at_a_pace_weighs() -> None:
