@@ -88,9 +88,7 @@ def run_profile(
     for layer in request.layers:
         first = first_looks[layer.signature]
         if first:
-            # Of a whole stage all sizes: how large the sums of many layers are is what these few say.
-            sizes = [timing.batch_size for timing in first] if layer.in_flight else sizes_to_look_at(first)
-            again = curve_of(layer.signature, after_second_look(first, timed(layer, sizes)))
+            again = curve_of(layer.signature, after_second_look(first, timed(layer, sizes_to_look_at(first))))
             again.held_sample_bytes = curves[layer.signature].held_sample_bytes
             curves[layer.signature] = again
     usual = paces.usual()

@@ -13,7 +13,7 @@ from edgeswarm.model_costs import TiedCosts
 from edgeswarm.profile import DataSource
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.device import Device
-from edgeswarm_coordinator.device_fit import BYTE_IN_A_TRAINING
+from edgeswarm_coordinator.device_fit import BYTE_IN_A_TRAINING, BYTE_ON_A_LINK
 from edgeswarm_coordinator.instance import PEER_BYTES, planning_instance
 from edgeswarm_coordinator.model_facts import ModelFacts, ServedSamples, model_costs
 from edgeswarm_coordinator.planner.planners import make_plan
@@ -138,8 +138,8 @@ def test_a_byte_costs_what_it_took_on_the_links_of_such_devices() -> None:
         if a != b
     }
     instance, _ = planning_instance(FACTS, devices=[NANO_1, NANO_2, NX], profiles=found, name="job")
-    assert instance.profile_of("nano-1").overheads.byte_seconds == pytest.approx(BYTE_IN_A_TRAINING * 8 * 2e-9)
-    assert instance.profile_of("nx-1").overheads.byte_seconds == pytest.approx(BYTE_IN_A_TRAINING * 2e-9)
+    assert instance.profile_of("nano-1").overheads.byte_seconds == pytest.approx(BYTE_ON_A_LINK * 8 * 2e-9)
+    assert instance.profile_of("nx-1").overheads.byte_seconds == pytest.approx(BYTE_ON_A_LINK * 2e-9)
     found.links = {}
     alone, _ = planning_instance(FACTS, devices=[NANO_1], profiles=found, name="job")
     assert alone.profile_of("nano-1").overheads.byte_seconds == BYTE_IN_A_TRAINING * 1e-9
