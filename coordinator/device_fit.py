@@ -26,10 +26,11 @@ from .stage_checks import CheckedStage, Comparison, Correction, learn_correction
 # too much for short rounds, which weren't looked at.
 FRAMES_OF_AN_ACTION = 1.8
 FRAMES_OF_A_ROUND = 12.0
-# What a byte takes in a training, by what it takes over loopback and by what it takes on a link, each while nothing else is done; the
-# larger one counts. In a training it is copied from and to tensors, an owner adds it to its sums, and all of it has left the caches:
-# seen at 1000 Mbit/s, 1.5 to 2.1 times as much as on the link, which was a sixth more than over loopback. On a slow link whoever only
-# receives wakes up for each few packets, and one that computes finds many of them: seen at 100 Mbit/s, 1.0 to 1.15 times.
+# What a byte takes in a training, by what it takes over loopback and by what it takes on a link, each while nothing else is done;
+# the larger one counts. In a training it is copied from and to tensors, an owner adds it to its sums, and all of it has left the
+# caches: seen at 1000 Mbit/s, 1.5 to 2.1 times as much as on the link, which was a sixth more than over loopback. On a slow link
+# whoever only receives wakes up for each few packets, and one that computes finds many of them: seen at 100 Mbit/s, 1.0 to 1.15
+# times.
 BYTE_IN_A_TRAINING, BYTE_ON_A_LINK = 2.1, 1.1
 
 
