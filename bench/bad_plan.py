@@ -13,6 +13,8 @@ from edgeswarm_coordinator.planner.prediction import with_prediction
 BAD_PLAN = "even cuts, slowest first"
 BAD_PLANNER = "even-cuts"
 MOST_MICRO_BATCH = 32
+# In micro-batches of a device, to find what needs to be in flight: what a plan takes that may hold more can't be foretold.
+MOST_WORK = 100_000
 
 
 def even_cuts(instance: PlanningInstance) -> Plan | None:
@@ -30,7 +32,7 @@ def even_cuts(instance: PlanningInstance) -> Plan | None:
     )
     plan = Plan(planner="by hand", micro_batch=micro_batch, micro_batches=mini_batch // micro_batch, stages=stages)
     try:
-        predicted = with_needed_in_flight(instance, with_prediction(instance, plan))
+        predicted = with_needed_in_flight(instance, with_prediction(instance, plan), most_work=MOST_WORK)
     except EdgeswarmError:
         return None
     assert predicted.predicted is not None

@@ -94,17 +94,16 @@ def planning_instance(
     names = [device.node_id for device in usable]
     network = _network(profiles, names)
     slack = heap_slack(facts.layer_graph, list(seen.values()))
-    transient_bytes, workspace_bytes = working_memory(
-        facts.layer_graph, list(seen.values()), slack=slack, tables=facts.met_rows
-    )
+    working = working_memory(facts.layer_graph, list(seen.values()), slack=slack, tables=facts.met_rows)
     instance = PlanningInstance(
         model=model_costs(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
             heap_slack=slack,
             # The loss is computed where the last layer was.
-            transient_bytes=(*transient_bytes[:-1], transient_bytes[-1] + facts.loss_bytes),
-            workspace_bytes=workspace_bytes,
+            transient_bytes=(*working.transient_bytes[:-1], working.transient_bytes[-1] + facts.loss_bytes),
+            workspace_bytes=working.workspace_bytes,
+            joint_workspace_bytes=working.joint_workspace_bytes,
             kernel_bytes=kernel_bytes(facts.layer_graph),
             optimizer_state_factor=facts.optimizer_state_factor,
             met_rows=facts.met_rows,
@@ -130,7 +129,7 @@ def planning_instance(
             frames_held=FRAMES_HELD,
             inputs_ahead=FEED_AHEAD,
             saved_growth=saved_growth(facts.layer_graph, list(seen.values())),
-            on_top=on_top(facts.layer_graph, list(seen.values()), slack=slack, transient=transient_bytes),
+            on_top=on_top(facts.layer_graph, list(seen.values()), slack=slack, transient=working.transient_bytes),
             peer_bytes=PEER_BYTES,
             reduce_bytes=REDUCE_BYTES,
         ),

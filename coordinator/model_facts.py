@@ -54,6 +54,7 @@ def model_costs(
     heap_slack: Sequence[float] = (),
     transient_bytes: Sequence[int] = (),
     workspace_bytes: Sequence[int] = (),
+    joint_workspace_bytes: Sequence[int] = (),
     kernel_bytes: Sequence[int] = (),
     optimizer_state_factor: float | None = None,
     met_rows: Mapping[str, MetRows] | None = None,
@@ -61,7 +62,8 @@ def model_costs(
     """The layers' costs as the planner takes them; bytes of activations and gradients as they travel.
 
     heap_slack: by layer, what saved activations take in a heap by their bytes; none for just these.
-    transient_bytes, workspace_bytes: by layer, per sample and whatever the batch, as measured; none where they weren't.
+    transient_bytes, workspace_bytes, joint_workspace_bytes: by layer, as LayerCosts has them, and as measured; none where they
+    weren't.
     kernel_bytes: by layer, of compiled kernels; none for none.
     optimizer_state_factor: None leaves out the memory that gradients and the optimizer's step take for a moment.
     met_rows: as ModelFacts has them.
@@ -131,6 +133,7 @@ def model_costs(
                 transient_bytes=transient_bytes[layer.index] if transient_bytes else 0,
                 kernel_bytes=kernel_bytes[layer.index] if kernel_bytes else 0,
                 workspace_bytes=max(step_bytes(layer), workspace_bytes[layer.index] if workspace_bytes else 0),
+                joint_workspace_bytes=joint_workspace_bytes[layer.index] if joint_workspace_bytes else 0,
                 narrow_output_bytes=cut_bytes(cut_after, NARROW) if wire_dtype in (None, "float32") else None,
                 statistics_bytes=statistics_bytes(layer),
                 held_input_bytes=layer.held_input_bytes,

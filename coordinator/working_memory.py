@@ -2,7 +2,8 @@
 
     growth of stages with micro-batches in flight, by what they save  -->  the heap's slack of their layers
     peaks of each layer alone, of all kinds of hardware  -->  fixed + per_sample x samples, of which it saves a part
-    peaks of parts of the model in one go, beyond those  -->  per_sample of their layers: the gaps between blocks
+    peaks of parts of the model in one go, beyond those  -->  per_sample of their layers: the gaps between blocks; and what their
+                                                              layers take together whatever the batch, beyond the largest
 
 A kind with little memory may have tried small batches alone, which say little: those that went further are asked.
 """
@@ -54,6 +55,15 @@ class SeenMemory:
 
     curves: Sequence[Curve]
     stages: Mapping[CheckedStage, Curve]
+
+
+@dataclass(frozen=True)
+class WorkingMemory:
+    """By layer, what LayerCosts has under these names."""
+
+    transient_bytes: tuple[int, ...]
+    workspace_bytes: tuple[int, ...]
+    joint_workspace_bytes: tuple[int, ...]
 
 
 def kernel_bytes(layer_graph: LayerGraph) -> tuple[int, ...]:
@@ -108,14 +118,22 @@ def saved_growth(layer_graph: LayerGraph, kinds: Sequence[SeenMemory]) -> float:
 
 def working_memory(
     layer_graph: LayerGraph, kinds: Sequence[SeenMemory], *, slack: Sequence[float], tables: Collection[str] = ()
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """By layer: bytes for each sample beyond what it saves, and bytes whatever the batch.
+) -> WorkingMemory:
+    """What layers take beyond what they save.
+
+    What a part takes whatever the batch, beyond the largest of its layers, is divided among them by what each takes alone, so
+    that a stage of few of them has little of it:
+
+        layers alone     | 9 | 28 | 9 | 28 | 7 | 29 | 6 | 7 | 29 | 6 |      ResNet-50's last ones, in MiB
+        all in one go    46, of which 29 are one of these
+        the last four    29 + a quarter of the other 17
 
     Inputs that it keeps for its backward are among what a stage saves. slack: of `heap_slack`, without which what a layer saves
     is no part of what it takes. Gaps over many rounds are reckoned in.
     tables: parameters of whose gradient only the rows that were met are ever there (edgeswarm/model/embedding_rows.py).
     """
     transient, workspace = [], []
+    joint = [0.0] * len(layer_graph.layers)
     compiled = kernel_bytes(layer_graph)
     for layer, factor in zip(layer_graph.layers, slack, strict=True):
         # A gradient is there beside the sum that it is added to.
@@ -132,9 +150,9 @@ def working_memory(
         missing = per_sample - held_input - _at_worst(saved[part], transient[part])
         transient[part] = [taken + max(0.0, missing) for taken in transient[part]]
         # The layers' own steps have made their kernels by then.
-        growth = max(1.0, WORKING_GROWTH * fixed / max(1, *workspace[part]))
-        workspace[part] = [round(growth * taken) for taken in workspace[part]]
-    return tuple(map(round, transient)), tuple(workspace)
+        together = max(0.0, WORKING_GROWTH * fixed - max(workspace[part])) / max(1, sum(workspace[part]))
+        joint[part] = [together * taken for taken in workspace[part]]
+    return WorkingMemory(tuple(map(round, transient)), tuple(workspace), tuple(map(round, joint)))
 
 
 def on_top(

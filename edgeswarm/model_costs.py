@@ -29,6 +29,7 @@ class LayerCosts:
     statistics_bytes: the sums of batch norms that replicas add up once a round.
     flops_*: None where unknown. least_batch: the fewest samples that the layer can take at once.
     transient_bytes: held while the layer computes, beside saved_bytes. workspace_bytes: likewise, whatever the batch.
+    joint_workspace_bytes: what the layer adds to that of a stage with several, beyond the largest of them.
     kernel_bytes: held all the time for the code that was made for the layer's operations, for each batch size that they meet.
     """
 
@@ -42,6 +43,7 @@ class LayerCosts:
     gradient_bytes: int | None = None
     transient_bytes: int = 0
     workspace_bytes: int = 0
+    joint_workspace_bytes: int = 0
     kernel_bytes: int = 0
     narrow_output_bytes: int | None = None
     statistics_bytes: int = 0
@@ -57,7 +59,8 @@ class LayerCosts:
             raise ValueError(f"layer {self.name}: the samples of met_gradient_bytes don't grow")
         for what in (
             "param_bytes", "output_bytes", "saved_bytes", "gradient_bytes", "transient_bytes", "workspace_bytes",
-            "kernel_bytes", "narrow_output_bytes", "statistics_bytes", "held_input_bytes", "trained_bytes", "answered_bytes",
+            "joint_workspace_bytes", "kernel_bytes", "narrow_output_bytes", "statistics_bytes", "held_input_bytes",
+            "trained_bytes", "answered_bytes",
         ):  # fmt: skip
             if (getattr(self, what) or 0) < 0:
                 raise ValueError(f"layer {self.name}: {what} is below 0")
@@ -148,6 +151,11 @@ class ModelCosts:
     def workspace_bytes(self) -> FloatArray:
         """[layer_count]: bytes that each layer takes while it computes, whatever the batch."""
         return np.array([layer.workspace_bytes for layer in self.layers], dtype=np.float64)
+
+    @cached_property
+    def joint_workspace_bytes(self) -> FloatArray:
+        """[layer_count]: bytes that each layer adds to that of a stage with several."""
+        return np.array([layer.joint_workspace_bytes for layer in self.layers], dtype=np.float64)
 
     @cached_property
     def cut_bytes(self) -> IntArray:

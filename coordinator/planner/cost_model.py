@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgeswarm.plan import Plan, Prediction, Stage, StagePrediction
@@ -94,12 +94,14 @@ def held_bytes(
     base_bytes: int = 0,
     at_once: int | None = None,
     passing: PassingMemory | None = None,
+    frame_bytes: float | None = None,
 ) -> int:
     """Peak memory of a device: weights, gradients, optimizer state, and the activations of K_p micro-batches (Eq 3);
     beside the paper, what the layers hold while they compute, and frames and samples on their way.
 
     micro_batches: of a round. at_once: samples of one pass; all of them where that isn't said.
-    passing: the instance's `passing_table`, where that is at hand.
+    passing: the instance's `passing_table`, where that is at hand. frame_bytes: of frames beside the micro-batch at hand, where
+    that is known better than by a formula.
     """
     at_once = samples if at_once is None else at_once
     weights = instance.resident_bytes(first_layer, end_layer)
@@ -113,14 +115,23 @@ def held_bytes(
         micro_batches=micro_batches,
         at_once=at_once,
         table=passing,
+        frame_bytes=frame_bytes,
     )
     return math.ceil(weights + activations) + base_bytes + beside
 
 
 def plan_memory_bytes(
-    instance: PlanningInstance, plan: Plan, *, passing: PassingMemory | None = None, earlier: Sequence[Plan] = ()
+    instance: PlanningInstance,
+    plan: Plan,
+    *,
+    passing: PassingMemory | None = None,
+    earlier: Sequence[Plan] = (),
+    frame_bytes: Mapping[str, float] | None = None,
 ) -> dict[str, int]:
-    """Peak memory of every device that computes. passing: as `held_bytes` has it. earlier: as `further_kernel_bytes` has it."""
+    """Peak memory of every device that computes. passing: as `held_bytes` has it. earlier: as `further_kernel_bytes` has it.
+
+    frame_bytes: by device, as a simulation has it, of devices for which it is known.
+    """
     beside = whole_plan_bytes(instance, plan, earlier=earlier)
     return {
         device: beside[device]
@@ -134,6 +145,7 @@ def plan_memory_bytes(
             base_bytes=instance.devices[instance.index_of[device]].base_bytes,
             at_once=stage.at_once(device),
             passing=passing,
+            frame_bytes=None if frame_bytes is None else frame_bytes.get(device),
         )
         for stage in plan.stages
         for device, share in stage.shares.items()
@@ -246,9 +258,10 @@ def round_seconds(steps: Sequence[Step], micro_batches: int) -> float:
     return max(times.total for times in step_times(steps, micro_batches))
 
 
-def evaluate(instance: PlanningInstance, plan: Plan) -> Prediction:
+def evaluate(instance: PlanningInstance, plan: Plan, *, frame_bytes: Mapping[str, float] | None = None) -> Prediction:
     """What any plan is expected to do on an instance, a hand-written one too; it needn't fit memory.
 
+    frame_bytes: as `plan_memory_bytes` has it.
     A smaller last micro-batch counts as a full one, since the first replica takes its full share of it.
     Raises EdgeswarmError(PLAN_INVALID) where the plan is not one for this instance.
     """
@@ -258,7 +271,7 @@ def evaluate(instance: PlanningInstance, plan: Plan) -> Prediction:
     return Prediction(
         round_seconds=seconds,
         samples_per_second=plan.mini_batch / seconds if seconds > 0 else math.inf,
-        memory_bytes=plan_memory_bytes(instance, plan),
+        memory_bytes=plan_memory_bytes(instance, plan, frame_bytes=frame_bytes),
         stages=tuple(
             StagePrediction(
                 forward_seconds=steps[2 * index].forward_seconds,

@@ -23,7 +23,7 @@ from edgeswarm.profile import DeviceProfile, PlanningInstance
 from edgeswarm.samples import split_micro_batch
 
 from ..simulator.simulate import round_seconds
-from .cost_model import passes_of_share
+from .cost_model import passes_of_share, plan_memory_bytes
 from .prediction import with_prediction
 from .search.in_passes import PassSharing
 from .search.problem import SearchProblem
@@ -82,7 +82,7 @@ def _can_be(instance: PlanningInstance, plan: Plan, earlier: Sequence[Plan]) -> 
     What links and the all-reduce hold is known for a whole plan only: other shares are other peers, of neighbours too.
     """
     too_few = plan.too_few_samples(instance.training.mini_batch, instance.model.least_batches)
-    return not too_few and not plan_shortages(instance, plan, earlier=earlier)
+    return not too_few and not plan_shortages(instance, plan, needed=plan_memory_bytes(instance, plan, earlier=earlier))
 
 
 def expected_seconds(instance: PlanningInstance, plan: Plan) -> dict[str, float]:

@@ -31,15 +31,16 @@ _LONGER, _LONGER_WHERE_SLOWER = 1 + 1e-6, 1.002
 MOST_WORK = 3_000
 
 
-def with_needed_in_flight(instance: PlanningInstance, plan: Plan) -> Plan:
+def with_needed_in_flight(instance: PlanningInstance, plan: Plan, *, most_work: int = MOST_WORK) -> Plan:
     """The same plan, with its prediction; each stage's K is smaller or as it was, and the round no longer.
 
-    A plan for so many devices or micro-batches that little of it could be tried keeps more than is needed.
+    most_work: in micro-batches of a device. A plan for so many devices or micro-batches that little of it could be tried keeps
+    more than is needed.
     Raises EdgeswarmError(PLAN_INVALID) where the plan is not one for this instance.
     """
     in_flight = tuple(stage.in_flight for stage in plan.stages)
     if max(in_flight) > 1:
-        needed = _Trials(instance, plan).needed()
+        needed = _Trials(instance, plan, most_work=most_work).needed()
         if needed != in_flight:
             return with_prediction(instance, _with_in_flight(plan, needed))
     return plan
@@ -48,9 +49,9 @@ def with_needed_in_flight(instance: PlanningInstance, plan: Plan) -> Plan:
 class _Trials:
     """Rounds of a plan with other K, as long as the work lasts."""
 
-    def __init__(self, instance: PlanningInstance, plan: Plan) -> None:
+    def __init__(self, instance: PlanningInstance, plan: Plan, *, most_work: int) -> None:
         self._plan = plan
-        self._work_left = MOST_WORK
+        self._work_left = most_work
         seconds, self._reached = round_and_in_flight(instance, plan)
         self._spend()
         # Each with the seconds that its round may take. One that forbade something is the first to be asked again.

@@ -42,9 +42,10 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from edgeswarm.feed_ahead import FEED_AHEAD_BYTES, most_held_ahead_bytes
-from edgeswarm.model_costs import FloatArray, IntArray
+from edgeswarm.model_costs import FloatArray, IntArray, ModelCosts
 from edgeswarm.profile import PlanningInstance
 
 # What layers take while they compute is more in a training than what layers by themselves were seen to take. An instance's
@@ -139,9 +140,13 @@ class PassingMemory:
         if in_flight > 1:
             gaps = _turns(in_flight) * float(self.gaps_per_sample[run])
             waiting += min(gaps, max(0, micro_batches - in_flight) * saved_per_sample)
-            unsent = max(0.0, float(self.waiting_part[run]) * (in_flight - 1) - self._sent_anyway)
-            waiting += unsent * float(self.sent_per_sample[run])
+            waiting += self.unsent_per_sample_of(run, in_flight=in_flight)
         return waiting
+
+    def unsent_per_sample_of(self, run: tuple[int, ...], *, in_flight: int) -> float:
+        """Of one run, what of that was computed and waits for its link."""
+        unsent = max(0.0, float(self.waiting_part[run]) * (in_flight - 1) - self._sent_anyway)
+        return unsent * float(self.sent_per_sample[run])
 
     def most_samples(self, free: FloatArray, saved_per_sample: FloatArray, *, limit: int) -> FloatArray:
         """The samples that memory holds, whole and at most `limit`; 0 for none.
@@ -199,11 +204,13 @@ def passing_bytes(
     micro_batches: int = 1,
     at_once: int | None = None,
     table: PassingMemory | None = None,
+    frame_bytes: float | None = None,
 ) -> int:
     """Bytes of one replica that takes `samples` of a micro-batch through layers [first_layer, end_layer).
 
     micro_batches: of a round. at_once: samples of one pass, where it takes them in several; frames and the feed hold all of them
-    nevertheless. table: the instance's `passing_table`, where that is at hand.
+    nevertheless. table: the instance's `passing_table`, where that is at hand. frame_bytes: of frames beside the micro-batch at
+    hand, where a simulation knows them; by the formula where none does.
     """
     run: tuple[int, ...] = (first_layer, end_layer)
     if table is None:
@@ -211,7 +218,11 @@ def passing_bytes(
     at_once = samples if at_once is None else at_once
     saved = float(instance.model.saved_bytes(first_layer, end_layer))
     waiting = table.waiting_per_sample_of(run, saved, in_flight=in_flight, micro_batches=micro_batches)
-    return int(table.bytes_of_run(run, samples, at_once) + at_once * (waiting - saved * in_flight))
+    held = table.bytes_of_run(run, samples, at_once) + at_once * (waiting - saved * in_flight)
+    if frame_bytes is not None:
+        unsent = table.unsent_per_sample_of(run, in_flight=in_flight)
+        held += frame_bytes - samples * float(table.frames_per_sample[run]) - at_once * unsent
+    return int(held)
 
 
 def _frames_per_sample(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
@@ -224,15 +235,13 @@ def _frames_per_sample(instance: PlanningInstance, first_layers: IntArray, end_l
 def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> PassingMemory:
     """Arrays [R], for runs of layers [first_layers[r], end_layers[r])."""
     model, training = instance.model, instance.training
-    workspace, transient = model.workspace_bytes, model.transient_bytes
+    transient = model.transient_bytes
     little = transient < LITTLE * transient.max(initial=0.0)
     computing = _computing_per_sample(instance, transient, first_layers, end_layers)
+    of_little = _computing_per_sample(instance, np.where(little, transient, 0.0), first_layers, end_layers)
     lines = [
-        Line(_most(np.where(little, 0.0, workspace), first_layers, end_layers), computing),
-        Line(
-            _most(np.where(little, workspace, 0.0), first_layers, end_layers),
-            _computing_per_sample(instance, np.where(little, transient, 0.0), first_layers, end_layers),
-        ),
+        Line(_fixed(model, ~little, first_layers, end_layers), computing),
+        Line(_fixed(model, little, first_layers, end_layers), of_little),
     ]
     # Where nothing is known of working memory, the paper's formula is all there is.
     saved = model.saved_bytes_before[end_layers] - model.saved_bytes_before[first_layers]
@@ -248,6 +257,16 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
         waiting_part=_waiting_part(instance, first_layers, end_layers),
         frames_held=training.frames_held,
     )
+
+
+def _fixed(
+    model: ModelCosts, of_layers: npt.NDArray[np.bool_], first_layers: IntArray, end_layers: IntArray
+) -> FloatArray:
+    """[R]: of Line, by some of the layers alone; what a stage's layers add to it is of all of them."""
+    joint = np.concatenate([np.zeros(1), np.cumsum(model.joint_workspace_bytes)])
+    largest = _most(np.where(of_layers, model.workspace_bytes, 0.0), first_layers, end_layers)
+    fixed: FloatArray = largest + joint[end_layers] - joint[first_layers]
+    return fixed
 
 
 def _computing_per_sample(

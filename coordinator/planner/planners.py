@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
@@ -18,10 +18,12 @@ from .comparison.eddl import data_parallel
 from .comparison.exhaustive import exhaustive
 from .comparison.gpipe import gpipe_by_size, gpipe_by_time, gpipe_shortage
 from .comparison.pipedream import pipedream, pipedream_shortage
+from .cost_model import plan_memory_bytes
 from .micro_batches import micro_batch_sizes
 from .needed_in_flight import with_needed_in_flight
 from .planning_work import MOST_WORK, asteroid_work, dapple_work, pipedream_work, pipeline_work
 from .prediction import with_prediction
+from .room_for_frames import with_room_for_frames
 from .search.edgeswarm import plan_by_search
 from .search.effort import MANY_DEVICES
 from .search.in_passes import plan_in_passes
@@ -211,8 +213,8 @@ def _fitting_plan(
 ) -> tuple[Plan | None, PlanningInstance, tuple[Shortage, ...]]:
     """A plan that fits memory with what is known for a whole one only, or None; beside it the instance that it was made of.
 
-    In that one, devices which had too little memory for an earlier plan's links, say, hold what those take from the beginning, so
-    that the same plan isn't found again. Where plans were found and none fits, what the last one lacks.
+    In that one, devices which had too little memory for an earlier plan's links and frames hold what those take from the
+    beginning, so that the same plan isn't found again. Where plans were found and none fits, what the last one lacks.
     """
     burdened = instance
     shortages: tuple[Shortage, ...] = ()
@@ -220,17 +222,31 @@ def _fitting_plan(
         plan = _found_plan(burdened, planner, sizes)
         if plan is None:
             return None, burdened, ()
-        shortages = plan_shortages(instance, plan)
-        if not shortages:
-            return with_prediction(instance, plan) if burdened is not instance else plan, burdened, ()
-        beside = whole_plan_bytes(instance, plan)
-        lacking = {shortage.device.name: beside[shortage.device.name] for shortage in shortages}
+        if burdened is not instance:
+            plan = with_prediction(instance, plan)
+        assert plan.predicted is not None
+        shortages = plan_shortages(instance, plan, needed=plan.predicted.memory_bytes)
+        fitting = with_room_for_frames(instance, plan)
+        if fitting is not None:
+            return fitting, burdened, ()
+        beside = _of_the_whole_plan(instance, plan, plan.predicted.memory_bytes)
         devices = (
-            replace(device, base_bytes=max(device.base_bytes, own.base_bytes + lacking.get(device.name, 0)))
+            replace(device, base_bytes=max(device.base_bytes, own.base_bytes + beside[device.name]))
+            if any(shortage.device.name == device.name for shortage in shortages)
+            else device
             for device, own in zip(burdened.devices, instance.devices, strict=True)
         )
         burdened = replace(burdened, devices=tuple(devices))
     return None, burdened, shortages
+
+
+def _of_the_whole_plan(instance: PlanningInstance, plan: Plan, needed: Mapping[str, int]) -> dict[str, int]:
+    """By device, what a search doesn't know: its links, and frames beyond those of the formula."""
+    by_formula = plan_memory_bytes(instance, plan)
+    return {
+        name: beside + max(0, needed[name] - by_formula[name])
+        for name, beside in whole_plan_bytes(instance, plan).items()
+    }
 
 
 def _found_plan(instance: PlanningInstance, planner: Planner, sizes: tuple[int, ...]) -> Plan | None:

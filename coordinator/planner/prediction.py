@@ -23,7 +23,7 @@ def predict(instance: PlanningInstance, plan: Plan) -> Prediction:
     """
     simulated = simulate(instance, plan)
     return replace(
-        evaluate(instance, plan),
+        evaluate(instance, plan, frame_bytes=simulated.frame_bytes),
         round_seconds=simulated.round_seconds,
         samples_per_second=simulated.samples_per_second,
         dominant=describe_limits(plan, simulated.limits),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from edgeswarm.model_costs import FloatArray
 from edgeswarm.plan import Plan
 from edgeswarm.profile import DeviceDescription, PlanningInstance
 
-from .cost_model import held_bytes, in_flight_limit, plan_memory_bytes
+from .cost_model import held_bytes, in_flight_limit
 from .passing_memory import passing_table
 from .units import readable_bytes
 
@@ -36,9 +36,8 @@ class Shortage:
         return self.needed_bytes - self.device.memory_bytes
 
 
-def plan_shortages(instance: PlanningInstance, plan: Plan, *, earlier: Sequence[Plan] = ()) -> tuple[Shortage, ...]:
-    """The devices of a plan that have too little memory for it, the worst first. earlier: as `plan_memory_bytes` has it."""
-    needed = plan_memory_bytes(instance, plan, earlier=earlier)
+def plan_shortages(instance: PlanningInstance, plan: Plan, *, needed: Mapping[str, int]) -> tuple[Shortage, ...]:
+    """The devices of a plan that have too little memory for it, the worst first. needed: bytes, by device."""
     shortages = (
         Shortage(
             *(instance.devices[instance.index_of[name]], stage.first_layer, stage.end_layer),

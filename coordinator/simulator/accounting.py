@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,13 +11,12 @@ from edgeswarm.model_costs import ModelCosts
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 
-from ..planner.cost_model import held_bytes
-from ..planner.whole_plan_memory import whole_plan_bytes
 from .group_links import THE_GROUP
 from .log import Log
 from .simulation import DeviceMemory, DeviceUse, TimelineEvent
 from .stage_work import ReplicaWork
 from .tied_sums import sent_for_sums, tied_sums
+from .waiting_frames import Change, most_held
 
 
 def device_uses(log: Log, works: Sequence[ReplicaWork], *, begin: float, end: float) -> dict[str, DeviceUse]:
@@ -55,39 +54,29 @@ def device_uses(log: Log, works: Sequence[ReplicaWork], *, begin: float, end: fl
 
 
 def device_memory(
-    log: Log, instance: PlanningInstance, plan: Plan, works: Sequence[ReplicaWork], *, begin: float, over_time: bool
+    instance: PlanningInstance,
+    plan: Plan,
+    works: Sequence[ReplicaWork],
+    *,
+    held: Mapping[str, int],
+    saved: Sequence[Sequence[Change]],
+    frames: Sequence[Sequence[Change]],
+    begin: float,
+    over_time: bool,
 ) -> dict[str, DeviceMemory]:
-    """A micro-batch's saved activations are held from the start of its forward to the end of its backward."""
-    changes: list[list[tuple[float, int]]] = [[] for _ in works]
-    for record in log.computed:
-        if record.kind == "step":
-            continue
-        work = works[record.replica]
-        stage = plan.stages[work.stage]
-        part = work.parts[record.micro_batch]
-        assert part is not None
-        saved = instance.model.saved_bytes(stage.first_layer, stage.end_layer) * part.at_once
-        change = (record.start, saved) if record.kind == "forward" else (record.end, -saved)
-        changes[record.replica].append(change)
+    """held: by device, the peak that is expected of it. saved, frames: changes of what it holds of activations and of frames,
+    which come and go; the rest is there all the time.
+    """
     memory = {}
-    beside = whole_plan_bytes(instance, plan)
-    for index, work in enumerate(works):
+    for work, of_saved, of_frames in zip(works, saved, frames, strict=True):
         stage = plan.stages[work.stage]
+        # As many in flight as are allowed may not be reached.
         in_flight = min(stage.in_flight, plan.micro_batches)
-        at_once = stage.at_once(work.name)
-        saved = instance.model.saved_bytes(stage.first_layer, stage.end_layer) * at_once
-        # What waits for its backward comes and goes with the micro-batches.
-        held = beside[work.name] + held_bytes(
-            instance,
-            first_layer=stage.first_layer,
-            end_layer=stage.end_layer,
-            samples=stage.shares[work.name],
-            in_flight=in_flight,
-            micro_batches=plan.micro_batches,
-            base_bytes=instance.devices[work.device].base_bytes,
-            at_once=at_once,
-        )
-        curve = _curve(held - in_flight * saved, changes[index], begin)
+        full = in_flight * instance.model.saved_bytes(stage.first_layer, stage.end_layer) * stage.at_once(work.name)
+        most_saved = most_held(of_saved)
+        changes = sorted([*of_saved, *of_frames])
+        waiting = max(0.0, most_held(changes) - most_saved)
+        curve = _curve(round(held[work.name] - full - waiting), changes, begin)
         memory[work.name] = DeviceMemory(max(level for _, level in curve), tuple(curve) if over_time else ())
     return memory
 
@@ -170,13 +159,13 @@ def _covered(intervals: Iterable[tuple[float, float]], begin: float, end: float)
     return covered
 
 
-def _curve(held: int, changes: Sequence[tuple[float, int]], begin: float) -> list[tuple[float, int]]:
-    """(seconds since `begin`, bytes from then on), beginning with 0 seconds; what is freed at a moment is freed first."""
-    level = held
-    curve = [(0.0, held)]
-    for seconds, change in sorted(changes):
-        level += change
-        place = (max(0.0, seconds - begin), level)
+def _curve(least: int, changes: Sequence[Change], begin: float) -> list[tuple[float, int]]:
+    """(seconds since `begin`, bytes from then on), beginning with 0 seconds. changes: in their order, to what is there always."""
+    level = float(least)
+    curve = [(0.0, least)]
+    for seconds, _, size in changes:
+        level += size
+        place = (max(0.0, seconds - begin), round(level))
         if curve[-1][0] == place[0]:
             curve[-1] = place
         else:

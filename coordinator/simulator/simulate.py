@@ -11,11 +11,13 @@ import math
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 
+from ..planner.cost_model import plan_memory_bytes
 from .accounting import device_memory, device_uses, sent_bytes, timeline
 from .critical_path import critical_path
 from .engine import Engine
 from .log import Log
 from .simulation import Simulation
+from .waiting_frames import frame_bytes, frame_changes, saved_changes
 
 
 def round_seconds(instance: PlanningInstance, plan: Plan) -> float:
@@ -79,11 +81,23 @@ def _told(
     begin, end = engine.end_of(engine.warm_up - 1), engine.end_of(engine.rounds - 1)
     last_begins = engine.end_of(engine.rounds - 2)
     works = engine.works
+    saved, frames = saved_changes(log, instance, plan, works), frame_changes(log, works)
+    of_frames = frame_bytes(instance, plan, works, saved=saved, frames=frames)
     return Simulation(
         round_seconds=seconds,
         samples_per_second=plan.mini_batch / seconds if seconds > 0 else math.inf,
         devices=device_uses(log, works, begin=begin, end=end),
-        memory=device_memory(log, instance, plan, works, begin=last_begins, over_time=with_timeline),
+        memory=device_memory(
+            instance,
+            plan,
+            works,
+            held=plan_memory_bytes(instance, plan, frame_bytes=of_frames),
+            saved=saved,
+            frames=frames if of_frames else [[] for _ in works],
+            begin=last_begins,
+            over_time=with_timeline,
+        ),
+        frame_bytes=of_frames,
         sent_bytes=sent_bytes(instance, works, plan),
         limits=critical_path(
             log, works, begin=begin, latency_seconds=instance.network.latency_seconds, round_seconds=seconds

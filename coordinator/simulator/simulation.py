@@ -23,7 +23,7 @@ class DeviceUse:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """peak_bytes: of weights, gradients, optimizer state, saved activations and the worker itself.
+    """peak_bytes: of weights, gradients, optimizer state, saved activations, frames and the worker itself.
 
     over_time: (seconds since the round began, bytes from then on); empty where no timeline was wanted.
     """
@@ -81,7 +81,8 @@ class Limit:
 class Simulation:
     """A round of training in a pipeline that has settled.
 
-    devices, memory, sent_bytes: by device, those of the plan. sent_bytes: in a round.
+    devices, memory, sent_bytes: by device, those of the plan. sent_bytes: in a round. frame_bytes: likewise, what frames add to a
+    device's peak; empty where the instance counts none.
     events: of the round, empty where no timeline was wanted. limits: what the critical path is made of, the most first.
     """
 
@@ -91,4 +92,5 @@ class Simulation:
     memory: Mapping[str, DeviceMemory]
     sent_bytes: Mapping[str, float]
     limits: tuple[Limit, ...]
+    frame_bytes: Mapping[str, int]
     events: tuple[TimelineEvent, ...] = ()

@@ -19,6 +19,7 @@ from edgeswarm_coordinator.working_memory import (
     MOST_HEAP_SLACK,
     USUAL_GROWTH,
     SeenMemory,
+    WorkingMemory,
     heap_slack,
     kernel_bytes,
     on_top,
@@ -52,23 +53,24 @@ def grown(taken: float, *, saved: float = 0.0) -> int:
 def test_layers_alone_say_what_they_take_beyond_what_they_save() -> None:
     """64 bytes of each, times the slack; whatever the batch at least as much as the largest gradient."""
     curves = [line(1000, 100), line(40, 164), line(0, 50)]
-    transient, workspace = working_memory(GRAPH, [SeenMemory(curves, {})], slack=(1.0, 1.5, 1.0))
-    assert transient == (grown(100, saved=64), grown(164, saved=96), 0)
-    assert workspace == (grown(1000), grown(40), grown(LARGEST))
+    found = working_memory(GRAPH, [SeenMemory(curves, {})], slack=(1.0, 1.5, 1.0))
+    assert found.transient_bytes == (grown(100, saved=64), grown(164, saved=96), 0)
+    assert found.workspace_bytes == (grown(1000), grown(40), grown(LARGEST))
+    assert found.joint_workspace_bytes == (0,) * 3
 
 
 def test_inputs_that_a_layer_keeps_are_not_taken_beside_what_a_stage_saves() -> None:
     """A stage has them among what it saves, of the layers before or since it begins with this one."""
     layers = tuple(replace(layer, held_input_bytes=30) for layer in GRAPH.layers)
     curves = [line(1000, 100), line(1000, 80), line(1000, 100)]
-    transient, _ = working_memory(replace(GRAPH, layers=layers), [SeenMemory(curves, {})], slack=(1.0,) * len(layers))
-    assert transient == (grown(100, saved=94), 0, grown(100, saved=94))
+    found = working_memory(replace(GRAPH, layers=layers), [SeenMemory(curves, {})], slack=(1.0,) * len(layers))
+    assert found.transient_bytes == (grown(100, saved=94), 0, grown(100, saved=94))
 
 
 def test_of_a_table_no_gradient_of_its_size_is_there() -> None:
     nothing = SeenMemory([line(0, 64)] * 3, {})
-    _, workspace = working_memory(GRAPH, [nothing], slack=NO_SLACK, tables={"a"})
-    assert workspace == (0, grown(LARGEST), grown(LARGEST))
+    found = working_memory(GRAPH, [nothing], slack=NO_SLACK, tables={"a"})
+    assert found.workspace_bytes == (0, grown(LARGEST), grown(LARGEST))
 
 
 def test_kernels_of_a_layer_are_counted_by_themselves() -> None:
@@ -83,15 +85,15 @@ def test_kernels_of_a_layer_are_counted_by_themselves() -> None:
     kernels = kernel_bytes(graph)
     assert kernels == (0, 2 * KERNEL_BYTES, KERNEL_BYTES)
     seen = SeenMemory([line(fixed, 100) for fixed in (1000, 1000 + kernels[1], 10)], {})
-    _, workspace = working_memory(graph, [seen], slack=NO_SLACK)
-    assert workspace == (grown(1000), grown(1000), grown(LARGEST))
+    found = working_memory(graph, [seen], slack=NO_SLACK)
+    assert found.workspace_bytes == (grown(1000), grown(1000), grown(LARGEST))
 
 
 def test_of_several_kinds_the_median_counts() -> None:
     kinds = [SeenMemory([line(fixed, 164 + more)] * 3, {}) for fixed, more in ((30, 10), (40, 80), (900, 120))]
-    transient, workspace = working_memory(GRAPH, kinds, slack=NO_SLACK)
-    assert transient == (grown(244, saved=64),) * 3
-    assert workspace == (grown(40),) * 3
+    found = working_memory(GRAPH, kinds, slack=NO_SLACK)
+    assert found.transient_bytes == (grown(244, saved=64),) * 3
+    assert found.workspace_bytes == (grown(40),) * 3
 
 
 def test_kinds_that_measured_small_batches_alone_are_not_asked_what_a_sample_takes() -> None:
@@ -107,27 +109,29 @@ def test_kinds_that_measured_small_batches_alone_are_not_asked_what_a_sample_tak
 
 def test_where_no_more_is_known_it_is_the_gradient_and_the_rest_is_the_samples() -> None:
     one = SeenMemory([alone(132, sizes=(1,))] * 3, {})
-    assert working_memory(GRAPH, [one], slack=NO_SLACK) == ((grown(100, saved=64),) * 3, (grown(32),) * 3)
+    assert working_memory(GRAPH, [one], slack=NO_SLACK) == WorkingMemory(
+        (grown(100, saved=64),) * 3, (grown(32),) * 3, (0,) * 3
+    )
     falling = SeenMemory([alone(9000, 100, 464)] * 3, {})
-    assert working_memory(GRAPH, [falling], slack=NO_SLACK) == ((0,) * 3, (grown(9000),) * 3)
+    assert working_memory(GRAPH, [falling], slack=NO_SLACK) == WorkingMemory((0,) * 3, (grown(9000),) * 3, (0,) * 3)
     unknown = SeenMemory([Curve((1,), (1.0,), (1.0,), 256)] * 3, {})
-    assert working_memory(GRAPH, [unknown], slack=NO_SLACK) == ((0,) * 3, (grown(32),) * 3)
+    assert working_memory(GRAPH, [unknown], slack=NO_SLACK) == WorkingMemory((0,) * 3, (grown(32),) * 3, (0,) * 3)
 
 
 def test_what_a_layer_takes_with_few_samples_already_is_no_samples() -> None:
     """As a convolution of many weights does, from two samples on."""
     steep = SeenMemory([alone(100, 4000, 5000, 7800, sizes=(1, 2, 12, 40))] * 3, {})
-    transient, workspace = working_memory(GRAPH, [steep], slack=NO_SLACK)
-    assert (transient, workspace) == ((grown(100, saved=64),) * 3, (grown(3800),) * 3)
+    expected = WorkingMemory((grown(100, saved=64),) * 3, (grown(3800),) * 3, (0,) * 3)
+    assert working_memory(GRAPH, [steep], slack=NO_SLACK) == expected
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 256), st.floats(0, 1e6)), min_size=2, unique_by=lambda point: point[0]))
 def test_no_point_is_above_the_line(points: list[tuple[int, float]]) -> None:
     sizes, peaks = zip(*sorted(points), strict=True)
-    transient, workspace = working_memory(GRAPH, [SeenMemory([alone(*peaks, sizes=sizes)] * 3, {})], slack=(0.0,) * 3)
+    found = working_memory(GRAPH, [SeenMemory([alone(*peaks, sizes=sizes)] * 3, {})], slack=(0.0,) * 3)
     for size, peak in zip(sizes, peaks, strict=True):
-        assert workspace[0] + transient[0] * size >= WORKING_GROWTH * round(peak) - size - 1
+        assert found.workspace_bytes[0] + found.transient_bytes[0] * size >= WORKING_GROWTH * round(peak) - size - 1
 
 
 def held(sample_bytes: float) -> Curve:
@@ -202,23 +206,30 @@ def seen_together(first: float, second: float, *, alone: float = 100.0, sizes: t
 
 def test_what_a_part_takes_beyond_its_layers_alone_is_of_each_of_them() -> None:
     reckoned = grown(100, saved=64)  # of a layer; the first part has two, which save 64 each
-    more = working_memory(GRAPH, [seen_together(2 * 64 + reckoned + 10, 64 + reckoned - 10)], slack=NO_SLACK)[0]
+    more = working_memory(
+        GRAPH, [seen_together(2 * 64 + reckoned + 10, 64 + reckoned - 10)], slack=NO_SLACK
+    ).transient_bytes
     assert more == (reckoned + 10, reckoned + 10, reckoned)
     # With slack between what waits there is less that was not seen; one kind of three says nothing.
     slack = (1.0625, 1.0, 1.0)
-    less = working_memory(GRAPH, [seen_together(2 * 64 + reckoned + 10, 64)], slack=slack)[0]
+    less = working_memory(GRAPH, [seen_together(2 * 64 + reckoned + 10, 64)], slack=slack).transient_bytes
     assert less == (grown(100, saved=68) + 6, reckoned + 6, reckoned)
     odd = seen_together(300, 300)
     none = [seen_together(64, 64), odd, seen_together(64, 64)]
-    assert working_memory(GRAPH, none, slack=NO_SLACK)[0] == (reckoned,) * 3
+    assert working_memory(GRAPH, none, slack=NO_SLACK).transient_bytes == (reckoned,) * 3
 
 
-def test_what_a_part_takes_whatever_the_batch_is_of_its_layers_in_proportion() -> None:
+def test_what_a_part_takes_whatever_the_batch_beyond_its_largest_layer_is_of_all_in_proportion() -> None:
     times = (1.0, 1.0)
     part = Curve((1, 64), times, times, 64, peak_bytes=(3000 + 64, 3000 + 64 * 64))
     seen = SeenMemory([line(1000, 64), line(2000, 64), line(1000, 64)], {PARTS[0]: part})
-    workspace = working_memory(GRAPH, [seen], slack=NO_SLACK)[1]
-    assert workspace == (round(1.5 * grown(1000)), grown(3000), grown(1000))
+    found = working_memory(GRAPH, [seen], slack=NO_SLACK)
+    assert found.workspace_bytes == (grown(1000), grown(2000), grown(1000))
+    beyond = grown(3000) - grown(2000)
+    assert found.joint_workspace_bytes == (round(beyond / 3), round(2 * beyond / 3), 0)
+    small = replace(part, peak_bytes=(1500 + 64, 1500 + 64 * 64))  # with memory lying around
+    seen = SeenMemory(seen.curves, {PARTS[0]: small})
+    assert working_memory(GRAPH, [seen], slack=NO_SLACK).joint_workspace_bytes == (0,) * 3
 
 
 def test_the_whole_says_what_comes_on_top_of_all_that_is_saved() -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
-from edgeswarm_coordinator.planner import needed_in_flight
 from edgeswarm_coordinator.planner.needed_in_flight import (
     _LONGER,
     _LONGER_WHERE_SLOWER,
@@ -70,11 +69,12 @@ def test_equal_stages_keep_most_of_theirs() -> None:
     assert [stage.in_flight for stage in fewer.stages] == [4, 3, 1]
 
 
-def test_a_plan_of_too_many_micro_batches_to_try_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_of_too_many_micro_batches_to_try_keeps_what_it_has() -> None:
     instance = make_instance(slower=(9.0, 1.0, 1.0), bandwidth=1e9)
     plan = with_prediction(instance, pipeline(5, 3, 1))
-    monkeypatch.setattr(needed_in_flight, "MOST_WORK", 2 * 3 * 8)  # two rounds of three devices
-    assert with_needed_in_flight(instance, plan) == plan
+    two_rounds = 2 * 3 * 8  # of three devices
+    assert with_needed_in_flight(instance, plan, most_work=two_rounds) == plan
+    assert with_needed_in_flight(instance, plan) != plan
 
 
 @pytest.mark.parametrize("planner", ["pipeline", "edgeswarm"])

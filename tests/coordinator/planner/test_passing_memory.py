@@ -31,7 +31,13 @@ from .test_planners import plan_or_error
 
 def with_passing(instance: PlanningInstance) -> PlanningInstance:
     layers = tuple(
-        replace(layer, transient_bytes=100 * (1 + index % 3), workspace_bytes=7 * index, held_input_bytes=5 * index)
+        replace(
+            layer,
+            transient_bytes=100 * (1 + index % 3),
+            workspace_bytes=7 * index,
+            joint_workspace_bytes=3 * index,
+            held_input_bytes=5 * index,
+        )
         for index, layer in enumerate(instance.model.layers)
     )
     return replace(
@@ -210,6 +216,27 @@ def test_what_one_layer_takes_for_its_weights_and_another_for_samples_is_not_add
         assert table.bytes_of(samples)[1, 4] == held(samples, 1, 4)
         free = float(held(samples, 1, 4))
         assert table.most_samples(np.full((5, 5), free), np.zeros((5, 5)), limit=300)[1, 4] == pytest.approx(samples)
+
+
+def test_what_layers_take_together_is_of_those_that_a_stage_has() -> None:
+    """Beyond the largest of them, and whichever takes most for a sample."""
+    plain = make_instance((1.0,) * 4, memory_bytes=(20_000, 20_000))
+    taken = ((40, 100, 7), (3, 900, 50), (50, 20, 3), (0, 0, 1))
+    layers = tuple(
+        replace(layer, saved_bytes=0, transient_bytes=per_sample, workspace_bytes=fixed, joint_workspace_bytes=joint)
+        for layer, (per_sample, fixed, joint) in zip(plain.model.layers, taken, strict=True)
+    )
+    instance = replace(plain, model=replace(plain.model, layers=layers), training=replace(plain.training, on_top=0.0))
+
+    def held(samples: int, first: int, end: int) -> int:
+        return passing_bytes(instance, first_layer=first, end_layer=end, samples=samples)
+
+    assert held(1, 1, 2) == 900 + 50 + 3
+    assert held(1, 1, 4) == 900 + 50 + 3 + 1 + 3
+    assert held(100, 0, 4) == 100 + 7 + 50 + 3 + 1 + 100 * 50
+    table = passing_table(instance)
+    for samples in (1, 100):
+        assert table.bytes_of(samples)[0, 4] == held(samples, 0, 4)
 
 
 def test_an_instance_that_says_nothing_of_it_has_none() -> None:
