@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 _IMPORT_SECONDS = 60.0  # torch from a cold, slow disk
+_START_SECONDS = 5.0  # a thread, beside many others at work; one that hasn't started by then never will
 _LOOK_SECONDS = 0.02
 
 Result = TypeVar("Result")
@@ -74,31 +76,34 @@ class Task(Generic[Result]):
         """
         swallowed = threading.Event()
         with _swallowed_abandonments(swallowed):
-            until = time.monotonic() + _IMPORT_SECONDS
-            while not self.done and not self._interrupt():
-                if time.monotonic() > until:
+            begun = time.monotonic()
+            while not self.done and (patience_seconds := self._interrupt()):
+                if time.monotonic() > begun + patience_seconds:
                     return False
                 self._thread.join(_LOOK_SECONDS)
             until = time.monotonic() + wait_seconds
             while not self.done and time.monotonic() < until:
-                if swallowed.is_set() and self._interrupt():
+                if swallowed.is_set() and not self._interrupt():
                     swallowed.clear()
                 self._thread.join(min(_LOOK_SECONDS, max(0.0, until - time.monotonic())))
         return self.done
 
-    def _interrupt(self) -> bool:
-        """Raise `Abandoned` in the thread, unless it is at something that must finish first; False then."""
+    def _interrupt(self) -> float:
+        """Raise `Abandoned` in the thread, unless it is at something that must finish first: returns how many seconds that may
+        take, 0 where nothing was in the way.
+        """
         identifier = self._thread.ident
         assert identifier is not None, "the thread was started when the task was made"
         interval = sys.getswitchinterval()
         sys.setswitchinterval(_IMPORT_SECONDS)  # the thread begins neither between our look and our act
-        try:
-            if _must_finish(identifier):
-                return False
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(identifier), ctypes.py_object(Abandoned))
-            return True
-        finally:
-            sys.setswitchinterval(interval)
+        with _no_garbage_collection():
+            try:
+                patience_seconds = _must_finish(identifier)
+                if not patience_seconds:
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(identifier), ctypes.py_object(Abandoned))
+                return patience_seconds
+            finally:
+                sys.setswitchinterval(interval)
 
 
 @contextmanager
@@ -119,17 +124,32 @@ def _swallowed_abandonments(swallowed: threading.Event) -> Iterator[None]:
         sys.unraisablehook = before
 
 
-def _must_finish(thread_identifier: int) -> bool:
-    """Whether a thread is inside an `import` statement, however deep, or starts another thread.
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Python before 3.11.9 holds a lock of the interpreter while it collects all threads' frames: garbage whose finalizers run
+    there, and let another thread go on that starts a thread, would have both wait for ever (CPython's issue 106883).
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _must_finish(thread_identifier: int) -> float:
+    """The seconds that a thread may take for what it must finish: an `import` statement that it is inside of, however deep, or
+    the start of another thread; 0 where it is at neither.
 
     A job's own file isn't imported so, but executed.
     """
+    starts = False
     frame = sys._current_frames().get(thread_identifier)
     while frame is not None:
         code = frame.f_code
         if code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>":
-            return True
-        if code is threading.Thread.start.__code__:
-            return True
+            return _IMPORT_SECONDS
+        starts = starts or code is threading.Thread.start.__code__
         frame = frame.f_back
-    return False
+    return _START_SECONDS if starts else 0.0

@@ -41,6 +41,8 @@ LOOK_AT_EVERY_CUT = ("pipeline", "asteroid", "gpipe")
 
 # How often a plan is made again with what its links and its all-reduce take, which are known for a whole plan only.
 MOST_TRIES = 4
+# By how much longer a round may be, with fewer micro-batches in flight for their frames' sake, before another plan is looked for.
+_NO_LONGER = 0.005
 
 # Devices with which a search goes first for samples at hand: with more of them one search alone takes most of a minute.
 MOST_SEARCHED_TWICE = MANY_DEVICES
@@ -214,21 +216,25 @@ def _fitting_plan(
     """A plan that fits memory with what is known for a whole one only, or None; beside it the instance that it was made of.
 
     In that one, devices which had too little memory for an earlier plan's links and frames hold what those take from the
-    beginning, so that the same plan isn't found again. Where plans were found and none fits, what the last one lacks.
+    beginning, so that the same plan isn't found again, unless fewer micro-batches in flight make room, and the round is hardly
+    longer. Where plans were found and none fits, what the last one lacks.
     """
     burdened = instance
+    best: Plan | None = None
     shortages: tuple[Shortage, ...] = ()
     for _ in range(MOST_TRIES):
         plan = _found_plan(burdened, planner, sizes)
         if plan is None:
-            return None, burdened, ()
+            return best, burdened, ()
         if burdened is not instance:
             plan = with_prediction(instance, plan)
         assert plan.predicted is not None
         shortages = plan_shortages(instance, plan, needed=plan.predicted.memory_bytes)
         fitting = with_room_for_frames(instance, plan)
         if fitting is not None:
-            return fitting, burdened, ()
+            best = fitting if best is None or _seconds(fitting) < _seconds(best) else best
+            if _seconds(fitting) <= _seconds(plan) * (1 + _NO_LONGER):
+                return best, burdened, ()
         beside = _of_the_whole_plan(instance, plan, plan.predicted.memory_bytes)
         devices = (
             replace(device, base_bytes=max(device.base_bytes, own.base_bytes + beside[device.name]))
@@ -237,7 +243,12 @@ def _fitting_plan(
             for device, own in zip(burdened.devices, instance.devices, strict=True)
         )
         burdened = replace(burdened, devices=tuple(devices))
-    return None, burdened, shortages
+    return best, burdened, shortages
+
+
+def _seconds(plan: Plan) -> float:
+    assert plan.predicted is not None
+    return plan.predicted.round_seconds
 
 
 def _of_the_whole_plan(instance: PlanningInstance, plan: Plan, needed: Mapping[str, int]) -> dict[str, int]:

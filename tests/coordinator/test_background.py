@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -87,3 +89,26 @@ def test_a_task_that_starts_a_thread_ends_itself_and_not_that_thread() -> None:
     finally:
         threading.excepthook, sys.unraisablehook = hook, unraisable
     assert broken == []
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_while_a_task_is_looked_at(collects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finalizers that run there may have the whole process wait for ever; what a program chose for itself stays."""
+    enabled: list[bool] = []
+    current_frames = sys._current_frames
+
+    def look() -> dict[int, FrameType]:
+        enabled.append(gc.isenabled())
+        return current_frames()
+
+    monkeypatch.setattr(sys, "_current_frames", look)
+    was_enabled = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        task = Task(lambda: [time.sleep(0.01) for _ in range(1000)], name="sleeps")
+        assert task.abandon(wait_seconds=10)
+        assert enabled
+        assert not any(enabled)
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
