@@ -97,6 +97,10 @@ def test_no_garbage_is_collected_while_a_task_is_looked_at(collects: bool, monke
     enabled: list[bool] = []
     current_frames = sys._current_frames
 
+    def sleep() -> None:
+        for _ in range(1000):
+            time.sleep(0.01)
+
     def look() -> dict[int, FrameType]:
         enabled.append(gc.isenabled())
         return current_frames()
@@ -105,7 +109,7 @@ def test_no_garbage_is_collected_while_a_task_is_looked_at(collects: bool, monke
     was_enabled = gc.isenabled()
     (gc.enable if collects else gc.disable)()
     try:
-        task = Task(lambda: [time.sleep(0.01) for _ in range(1000)], name="sleeps")
+        task = Task(sleep, name="sleeps")
         assert task.abandon(wait_seconds=10)
         assert enabled
         assert not any(enabled)
