@@ -232,6 +232,21 @@ def test_what_a_part_takes_whatever_the_batch_beyond_its_largest_layer_is_of_all
     assert working_memory(GRAPH, [seen], slack=NO_SLACK).joint_workspace_bytes == (0,) * 3
 
 
+@pytest.mark.parametrize(
+    ("peaks", "fixed"),
+    [
+        ((9000, 3000 + 4 * 64, 3000 + 64 * 64), 3000),  # a kernel for two samples alone
+        ((2000, 3000 + 4 * 64, 3000 + 64 * 64), 3000),
+        ((9000, 9000 + 2 * 64, 9000 + 62 * 64), 9000 - 2 * 64),  # more samples take more
+    ],
+)
+def test_few_samples_that_take_more_than_many_say_nothing_of_a_part(peaks: tuple[int, ...], fixed: int) -> None:
+    times = (1.0,) * 3
+    seen = SeenMemory([line(0, 64)] * 3, {PARTS[0]: Curve((2, 4, 64), times, times, 64, peak_bytes=peaks)})
+    found = working_memory(GRAPH, [seen], slack=NO_SLACK)
+    assert found.workspace_bytes[0] + sum(found.joint_workspace_bytes) == pytest.approx(grown(fixed), abs=2)
+
+
 def test_the_whole_says_what_comes_on_top_of_all_that_is_saved() -> None:
     def whole(per_sample: float) -> SeenMemory:
         times = (1.0, 1.0)
