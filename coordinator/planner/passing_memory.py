@@ -3,7 +3,8 @@
     layer's working memory  |  frames at both cuts  |  samples fetched ahead (first stage)
     at its worst moment        `frames_held` of each   `inputs_ahead` micro-batches, as far as the feed's bytes go
 
-Beside the paper's Eq 3, which knows none of it. But for the samples ahead it is a line, or the larger of two: fixed + per_sample
+Beside the paper's Eq 3, which knows none of it. Which frames wait in fact is known once a whole plan is simulated
+(simulator/waiting_frames.py). But for the samples ahead it is a line, or the larger of two: fixed + per_sample
 x samples. What a feed holds is that of edgeswarm/feed_ahead.py; the micro-batch at hand is in what layers save and take.
 
 The worst moment is one of two kinds. Either a layer computes, and those behind it hold nothing yet, or no more:
