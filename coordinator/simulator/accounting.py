@@ -16,7 +16,7 @@ from .log import Log
 from .simulation import DeviceMemory, DeviceUse, TimelineEvent
 from .stage_work import ReplicaWork
 from .tied_sums import sent_for_sums, tied_sums
-from .waiting_frames import Change, most_held
+from .waiting_frames import Change, waiting_bytes
 
 
 def device_uses(log: Log, works: Sequence[ReplicaWork], *, begin: float, end: float) -> dict[str, DeviceUse]:
@@ -73,10 +73,8 @@ def device_memory(
         # As many in flight as are allowed may not be reached.
         in_flight = min(stage.in_flight, plan.micro_batches)
         full = in_flight * instance.model.saved_bytes(stage.first_layer, stage.end_layer) * stage.at_once(work.name)
-        most_saved = most_held(of_saved)
-        changes = sorted([*of_saved, *of_frames])
-        waiting = max(0.0, most_held(changes) - most_saved)
-        curve = _curve(round(held[work.name] - full - waiting), changes, begin)
+        least = round(held[work.name] - full - waiting_bytes(of_saved, of_frames))
+        curve = _curve(least, sorted([*of_saved, *of_frames]), begin)
         memory[work.name] = DeviceMemory(max(level for _, level in curve), tuple(curve) if over_time else ())
     return memory
 

@@ -78,9 +78,13 @@ def frame_bytes(
     for work, of_saved, of_frames in zip(works, saved, frames, strict=True):
         stage = plan.stages[work.stage]
         inputs = instance.model.cut_bytes[stage.first_layer] * stage.shares[work.name] if work.stage else 0
-        waiting = most_held([*of_saved, *of_frames]) - most_held(of_saved)
-        found[work.name] = round(max(0.0, waiting) + early * float(inputs))
+        found[work.name] = round(waiting_bytes(of_saved, of_frames) + early * float(inputs))
     return found
+
+
+def waiting_bytes(saved: Sequence[Change], frames: Sequence[Change]) -> float:
+    """What one replica's frames add to the most that it saves at any moment."""
+    return max(0.0, most_held([*saved, *frames]) - most_held(saved))
 
 
 def most_held(changes: Sequence[Change]) -> float:

@@ -38,6 +38,7 @@ def test_what_an_instance_may_also_have_survives_json() -> None:
     }
     first, *others = plain.model.layers
     first = replace(first, kernel_bytes=9, met_gradient_bytes=((1, 10), (4, 30)), trained_bytes=3, answered_bytes=0)
+    first = replace(first, transient_bytes=5, workspace_bytes=6, joint_workspace_bytes=7, held_input_bytes=8)
     model = replace(plain.model, layers=(first, *others), tied=(TiedCosts((0, 1), 3, 2),))
     source = DataSource((5.0, 6.0), egress=7.0, label_bytes=8, on_its_machine=(True, False))
     more = replace(plain, model=model, profiles=profiles, data_source=source)
