@@ -51,6 +51,8 @@ class BundleStore:
             self._folder.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
                 size = self._copy(sha256, parts, file.write)
+                file.flush()
+                os.fsync(file.fileno())  # else it may be empty after a power cut
             os.replace(temporary, self._archive(sha256))
         except OSError as error:
             raise self._disk_refuses(error) from error
@@ -76,6 +78,9 @@ class BundleStore:
             unpack_bundle(archive, target, sha256=sha256)
         except OSError as error:
             raise self._disk_refuses(error) from error
+        except EdgeswarmError:
+            archive.unlink(missing_ok=True)  # so that it is sent again
+            raise
         return target
 
     def _copy(self, sha256: str, parts: Iterable[bytes], write: Callable[[bytes], object]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -261,8 +262,11 @@ def _leave(code: int) -> None:
 
 
 def _say(message: str) -> None:
-    """The daemon's own log: a service manager keeps stderr."""
-    click.echo(f"{time.strftime('%H:%M:%S')} {message}", err=True)
+    """The daemon's own log: a service manager keeps stderr. Where nobody does (a full disk, a terminal that is gone) it is lost,
+    and what was at work goes on.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(f"{time.strftime('%H:%M:%S')} {message}", err=True)
 
 
 def main() -> None:

@@ -35,8 +35,8 @@ from .telemetry.hardware import Hardware
 # What a call waits for the worker at most, where its caller's deadline isn't sooner. For Prepare it is PREPARE_SECONDS.
 HALT_SECONDS = 10.0
 START_SECONDS = 10.0
-# Between two curves; one layer at one batch size is bounded by the request's `longest_seconds` and some repeats.
-PROFILE_SECONDS = 300.0
+# Between two curves. A slow device's second batch size may take 32 times the request's `longest_seconds`, and is repeated.
+PROFILE_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         call = _call(request.job)
         worker = self._device.measuring_worker(call)
         command = worker_pb2.WorkerCommand(profile=request)
+        command.profile.memory_limit_bytes = self._parts.memory_limit_bytes or 0
         with _Conversation(worker, command, context) as conversation:
             done = False
             try:

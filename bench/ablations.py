@@ -24,9 +24,8 @@ from bench.pages import PLANNERS_PAGE, markdown_table, write_into
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
-from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
+from edgeswarm_coordinator.planner.prediction import predict
 from edgeswarm_coordinator.planner.units import readable_bytes
-from edgeswarm_coordinator.simulator.simulate import round_seconds
 
 # What Asteroid's paper took, on the same six devices; made up in bench/efficientnet_layers.py.
 EFFICIENTNET = "efficientnet_b1"
@@ -40,9 +39,9 @@ def add_rows(report: Report, instance: PlanningInstance, plans: dict[str, Plan |
         if plan is None:
             report.rows.append((instance.name, name, "no plan fits", "", "", "", ""))
             continue
-        seconds = round_seconds(instance, plan)
+        predicted = predict(instance, plan)
+        seconds, memory = predicted.round_seconds, predicted.memory_bytes
         first = seconds if first is None else first
-        memory = plan_memory_bytes(instance, plan)
         fitting = fits(instance, memory)
         report.rows.append((
             *(instance.name, name, f"{seconds:.3f}", f"{first / seconds:.2f}", str(len(plan.devices))),

@@ -18,7 +18,10 @@ MOST_WORK = 100_000
 
 
 def even_cuts(instance: PlanningInstance) -> Plan | None:
-    """As many layers on each device, whatever they cost, the slowest device first; None where that fits no memory."""
+    """As many layers on each device, whatever they cost, the slowest device first.
+
+    None where that fits no memory, or a layer needs more samples at once than a micro-batch has.
+    """
     mini_batch = instance.training.mini_batch
     layers = instance.model.layer_count
     order = sorted(instance.device_names, key=lambda name: -instance.profile_of(name).forward(mini_batch, 0, layers))[
@@ -30,7 +33,13 @@ def even_cuts(instance: PlanningInstance) -> Plan | None:
         Stage(cuts[place], cuts[place + 1], {name: micro_batch}, 2 * (len(order) - place) - 1)
         for place, name in enumerate(order)
     )
-    plan = Plan(planner="by hand", micro_batch=micro_batch, micro_batches=mini_batch // micro_batch, stages=stages)
+    plan = Plan(
+        planner="by hand",
+        micro_batch=micro_batch,
+        micro_batches=-(-mini_batch // micro_batch),
+        last_micro_batch=mini_batch % micro_batch or None,
+        stages=stages,
+    )
     try:
         predicted = with_needed_in_flight(instance, with_prediction(instance, plan), most_work=MOST_WORK)
     except EdgeswarmError:

@@ -76,15 +76,19 @@ class Task(Generic[Result]):
         """
         swallowed = threading.Event()
         with _swallowed_abandonments(swallowed):
-            begun = time.monotonic()
+            waited_for, begun = 0.0, time.monotonic()
             while not self.done and (patience_seconds := self._interrupt()):
+                if patience_seconds != waited_for:  # an import may be over, and a start begun
+                    waited_for, begun = patience_seconds, time.monotonic()
                 if time.monotonic() > begun + patience_seconds:
                     return False
                 self._thread.join(_LOOK_SECONDS)
             until = time.monotonic() + wait_seconds
             while not self.done and time.monotonic() < until:
-                if swallowed.is_set() and not self._interrupt():
-                    swallowed.clear()
+                if swallowed.is_set():
+                    swallowed.clear()  # first: it may be swallowed again before we look
+                    if self._interrupt():
+                        swallowed.set()
                 self._thread.join(min(_LOOK_SECONDS, max(0.0, until - time.monotonic())))
         return self.done
 
@@ -99,7 +103,7 @@ class Task(Generic[Result]):
         with _no_garbage_collection():
             try:
                 patience_seconds = _must_finish(identifier)
-                if not patience_seconds:
+                if not patience_seconds and not self.done:  # another thread may have its identifier then
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(identifier), ctypes.py_object(Abandoned))
                 return patience_seconds
             finally:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     # What imports torch is loaded beside the search for devices, and not at all by `edgeswarm devices`.
     from .preparation import LoadedJob, OpenedData, PreparedModel
 
-BUNDLE_SECONDS = 300.0
+BUNDLE_SECONDS = 1800.0  # of up to 512 MiB, to all devices over one radio
 _ABANDON_SECONDS = 1.0
 
 
@@ -193,7 +193,7 @@ class Command:
                 serves_samples=serves_samples,
             )
             with self.progress.step(START_DATA_SERVICE):
-                service = DataServiceProcess(settings)
+                service = DataServiceProcess(settings, log_path=self._work_folder.path / "data-service.log")
                 with self._closing:
                     if self._closed:  # Ctrl-C came first, and nobody would end it
                         raise EdgeswarmError(ErrorCode.INTERRUPTED, "Interrupted.")

@@ -8,7 +8,6 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,23 +49,18 @@ class DataServiceReady:
 class DataServiceProcess:
     """One data service. It ends with this process at the latest, since it holds the other end of a pipe.
 
-    log_path: where its stderr goes (what the user's data set prints); a file that is removed again by default.
+    log_path: where its stderr goes, what the user's data set prints.
     """
 
-    def __init__(self, settings: DataServiceSettings, *, log_path: Path | None = None) -> None:
+    def __init__(self, settings: DataServiceSettings, *, log_path: Path) -> None:
         self._settings = settings
         self._log_path = log_path
-        self._owns_log = log_path is None
         self._process: subprocess.Popen[str] | None = None
         self._answer: queue.Queue[str] = queue.Queue()
         self._answered = threading.Event()
 
     def start(self) -> None:
         """Start it and return at once: what it imports and opens takes seconds, in which other things can be done."""
-        if self._log_path is None:
-            handle, name = tempfile.mkstemp(prefix="edgeswarm-data-", suffix=".log")
-            os.close(handle)
-            self._log_path = Path(name)
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "edgeswarm_coordinator.data_server"],
@@ -125,8 +119,6 @@ class DataServiceProcess:
                 except subprocess.TimeoutExpired:
                     end()
             process.wait()
-        if self._owns_log and self._log_path is not None:
-            self._log_path.unlink(missing_ok=True)
 
     def _say(self, line: str) -> None:
         assert self._process is not None
@@ -161,6 +153,6 @@ class DataServiceProcess:
 
     def _failed(self, message: str, remedy: str) -> EdgeswarmError:
         tail = ""
-        if self._log_path is not None and self._log_path.exists():
+        if self._log_path.exists():
             tail = self._log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         return EdgeswarmError(ErrorCode.DATA_FAILED, message, remedy, detail=tail)

@@ -20,10 +20,11 @@ class EvaluationCollector:
     """
 
     def __init__(self, replicas: Iterable[str], *, epoch: int, round: int) -> None:
-        self._waiting_for = set(replicas)
+        self._replicas = tuple(replicas)
+        self._waiting_for = set(self._replicas)
         self._epoch = epoch
         self._round = round
-        self._reports: list[agent_pb2.EvaluationReport] = []
+        self._reports: dict[str, agent_pb2.EvaluationReport] = {}
 
     @property
     def complete(self) -> bool:
@@ -33,14 +34,15 @@ class EvaluationCollector:
         """Reports of another evaluation and repeated ones change nothing."""
         if (report.epoch, report.round) == (self._epoch, self._round) and device in self._waiting_for:
             self._waiting_for.discard(device)
-            self._reports.append(report)
+            self._reports[device] = report
 
     def done(self, *, data_epoch: int) -> EvaluationDone:
         """The evaluation of all parts, not yet compared with others. data_epoch: of the data, that ended before it."""
         assert self.complete, "there are parts that have not come"
         sums: dict[str, float] = {}
         counts: dict[str, float] = {}
-        for report in self._reports:
+        reports = [self._reports[device] for device in self._replicas]  # sums of the same bits, whoever was first
+        for report in reports:
             for metric in report.metrics:
                 sums[metric.name] = sums.get(metric.name, 0.0) + metric.sum
                 counts[metric.name] = counts.get(metric.name, 0.0) + metric.count
@@ -48,8 +50,8 @@ class EvaluationCollector:
             round=self._round,
             epoch=data_epoch,
             metrics={name: sums[name] / counts[name] if counts[name] else math.nan for name in sums},
-            samples=sum(report.samples for report in self._reports),
-            seconds=max(report.seconds for report in self._reports),
+            samples=sum(report.samples for report in reports),
+            seconds=max(report.seconds for report in reports),
             best=False,
         )
 

@@ -30,7 +30,7 @@ from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
 from .layer_files import LayerFiles
 
-LAYER_SECONDS = 600.0  # for one layer; a slow link is no failure, a device that is gone is noticed elsewhere
+LAYER_SECONDS = 3600.0  # for one layer; a slow link is no failure, a device that is gone is noticed elsewhere
 
 
 def stage_fetchers(

@@ -104,6 +104,7 @@ class Measuring:
                     dtype=facts.dtype,
                     parts=parts,
                     measured=partial(measured, item.device),
+                    known_costs=self._profiles.processes.get(item.hardware_key),
                 ),
                 name=f"profile on {item.device}",
                 device=item.device,

@@ -91,6 +91,7 @@ class PlanEpochs:
             before.done,
             rounds_left=self._rounds - next_round,
             cost_seconds=moving_seconds(before.prepared),
+            rest=self._ready.order.rest,
         )
         if moved is None:
             return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.layer_graph import LayerGraph
@@ -125,11 +125,15 @@ def missing_parts(
         key, memory = device.hardware_key, device.memory_budget_bytes
         curves = {mark: profiles.curve(key, dtype, mark, largest_batch=parts[mark].largest_batch) for mark in parts}
         is_checked = any(curve and curve.batch_sizes and parts[mark].is_check for mark, curve in curves.items())
+        # Models have stages in common, two with other last layers say: each model's own are chosen once.
+        chosen = {
+            mark for mark in parts if is_checked and parts[mark].is_check and (key, dtype, mark) in profiles.curves
+        }
         unknown = [
             mark
             for mark, curve in curves.items()
             if curve is None or is_outgrown(curve, memory_bytes=memory, wanted=parts[mark].largest_batch)
-            if not (is_checked and parts[mark].is_check)
+            if mark not in chosen
         ]
         missing = [mark for mark in unknown if memory >= parts[mark].least_memory_bytes]
         if key not in profiles.processes and not missing:
@@ -176,8 +180,13 @@ def measure_layers(
     dtype: str,
     parts: Mapping[str, TimedPart],
     measured: Callable[[str], None],
+    known_costs: ProcessCosts | None = None,
 ) -> Profiles:
-    """The curves that one device measures. measured: told the name of each layer as it is done."""
+    """The curves that one device measures. measured: told the name of each layer as it is done. known_costs: of its worker.
+
+    A worker tells its own memory after the first part: where that is a stage, it has the kernels of many layers by then, and
+    what is known stays.
+    """
     request = agent_pb2.ProfileRequest(
         job=job,
         layers=[
@@ -200,7 +209,10 @@ def measure_layers(
     replies = link.stream("Profile", request, timeout_seconds=PROFILE_CALL_SECONDS, doing="profile the model's layers")
     for reply in replies:
         if reply.WhichOneof("reply") == "process":
-            profiles.processes[work.hardware_key] = ProcessCosts.from_message(reply.process)
+            costs = ProcessCosts.from_message(reply.process)
+            if known_costs is not None and parts[work.signatures[0]].is_check:
+                costs = replace(costs, base_bytes=known_costs.base_bytes)
+            profiles.processes[work.hardware_key] = costs
             continue
         curve = reply.curve
         part = parts[curve.signature]

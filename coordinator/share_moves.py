@@ -45,11 +45,12 @@ def worthwhile_move(
     *,
     rounds_left: int,
     cost_seconds: float,
+    rest: int = 0,
 ) -> MovedShares | None:
     """The plan with shares by the speed of the last rounds, where that pays; None where it doesn't.
 
     followed: in order, the plan that is followed now the last. done: the training's rounds so far. cost_seconds: what moving
-    is expected to take.
+    is expected to take. rest: as `moved_shares` has it.
     """
     plan = followed[-1].plan
     warm = [(each, then) for each in done if (then := _warm(followed, each)) is not None]
@@ -57,7 +58,7 @@ def worthwhile_move(
         return None
     recent = warm[-RECENT_ROUNDS:]
     seconds = computing_seconds([_as_with(instance, plan, *each) for each in recent])
-    moved = moved_shares(instance, plan, seconds, earlier=[each.plan for each in followed[:-1]])
+    moved = moved_shares(instance, plan, seconds, earlier=[each.plan for each in followed[:-1]], rest=rest)
     if moved is None or moved.gain < LEAST_GAIN:
         return None
     saved_seconds = moved.gain * statistics.median(each.seconds for each, _ in recent) * rounds_left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,6 +266,7 @@ def needed_bytes(prepared: PreparedModel) -> int:
 
 def with_way_to_resume(error: EdgeswarmError, options: TrainOptions, *, round_number: int) -> EdgeswarmError:
     """The error that ended a training, with how to go on from its last checkpoint."""
-    output = f" --output {options.output}" if options.output is not None else ""
-    way = f"`edgeswarm train {options.job_path} --resume{output}` goes on after round {round_number}."
+    output = f" --output {shlex.quote(str(options.output))}" if options.output is not None else ""
+    job = shlex.quote(str(options.job_path))
+    way = f"`edgeswarm train {job} --resume{output}` goes on after round {round_number}."
     return EdgeswarmError(error.code, error.message, f"{error.remedy} {way}".strip(), detail=error.detail)

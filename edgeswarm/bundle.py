@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import os
 import shutil
 import tarfile
 import tempfile
@@ -137,6 +138,10 @@ def _extract(archive: tarfile.TarFile, folder: Path, limits: BundleLimits) -> No
             assert content is not None, "a plain file has content"
             with place.open("xb") as file:
                 shutil.copyfileobj(content, file)
+                file.flush()
+                os.fsync(
+                    file.fileno()
+                )  # before the folder gets its name: that one is there whole, after a power cut too
         except (FileExistsError, NotADirectoryError) as error:
             raise _refused(f"{member.name!r} is a file and a folder at once") from error
 

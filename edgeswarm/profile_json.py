@@ -149,11 +149,11 @@ def profile_from_json(fields: Fields) -> DeviceProfile:
             batch_sizes=_batch_sizes(fields, "batch_sizes"),
             forward_seconds=fields.number_lists("forward_seconds", minimum=0),
             backward_seconds=fields.number_lists("backward_seconds", minimum=0),
-            update_seconds=fields.numbers("update_seconds", minimum=0) if "update_seconds" in fields.values else (),
+            update_seconds=fields.numbers("update_seconds", minimum=0) if fields.has("update_seconds") else (),
             overheads=_overheads_from_json(fields.optional_section("overheads")),
-            layer_errors=fields.numbers("layer_errors", minimum=0) if "layer_errors" in fields.values else (),
+            layer_errors=fields.numbers("layer_errors", minimum=0) if fields.has("layer_errors") else (),
             sums_error=fields.number("sums_error", minimum=0, default=0.0),
-            largest_measured=_batch_sizes(fields, "largest_measured") if "largest_measured" in fields.values else (),
+            largest_measured=_batch_sizes(fields, "largest_measured") if fields.has("largest_measured") else (),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None

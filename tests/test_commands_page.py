@@ -73,6 +73,16 @@ def test_every_option_stands_in_the_section_and_no_other(name: str) -> None:
     assert in_the_table - options == set()
 
 
+@pytest.mark.parametrize("name", TAKES_OPTIONS_OF)
+def test_where_it_takes_the_options_of_another_one_the_others_are_named(name: str) -> None:
+    """A section says `takes the options of ... but`: what it doesn't take stands there, too."""
+    text = sections()[name]
+    said = [other for other in TAKES_OPTIONS_OF[name] if re.search(rf"options of\s+`{other.split()[-1]}`", text)]
+    of_others = {option for other in said for option in options_of(COMMANDS[other])}
+    lacking = {option for option in of_others if option.startswith("--")} - options_of(COMMANDS[name])
+    assert {option for option in lacking if not re.search(rf"`{option}[ `]", text)} == set()
+
+
 def option_names(row: str) -> list[str]:
     """The options that the first cell of a row of a table names."""
     return re.findall(r"`(--?[a-z-]+)", row.split("|")[1])

@@ -99,15 +99,20 @@ def time_layer(
     """The layer's curve over a few of `batch_sizes` (ascending); shorter where the next size would take too much.
 
     longest_seconds: no larger batch is tried where one forward and backward takes longer (0 or less: no limit).
-    memory_budget: bytes that a batch may take beyond the layer itself. slow_down: factor on every figure.
+    memory_budget: bytes that may be taken, the layer itself among them. slow_down: factor on every figure.
     stretch: of this device, over everything measured so far; the measurements are added to it. paces: likewise.
     check_halt: called between repeats; whatever it raises goes through.
-    Raises: GRAPH_REFUSED where this torch can't build the layer; nothing where memory ends: the curve ends there.
+    Raises: GRAPH_REFUSED where this torch can't build the layer; nothing where memory ends: the curve ends there. One that has no
+    room for its gradients is empty, and isn't tried: a kernel that is out of memory raises nothing, but kills.
     """
     stretch = Stretch() if stretch is None else stretch
     paces = Paces(steady) if paces is None else paces
     candidates = list(batch_sizes)
     timings: dict[int, Timing] = {}
+    gradients = [spec.bytes for spec in stage_graph.parameters if spec.trainable]
+    beyond_layer = memory_budget - sum(spec.bytes for spec in stage_graph.tensors) - sum(gradients)
+    if beyond_layer < max(gradients, default=0):
+        return []
     # Nothing else holds the tensors: what stays of one layer would be missing from the next one's peak.
     module = StageModule(
         stage_graph, random_tensors(stage_graph, seed=_SEED, device=accelerator), accelerator, fast_layout=True
@@ -117,8 +122,7 @@ def time_layer(
             return []
         # What making them left lying around would be missing from the first batch's peak, by which larger ones are judged.
         give_back_free_memory(accelerator)
-        sizes = [p.numel() * p.element_size() for p in module.parameters.values() if p.requires_grad]
-        limits = _Limits(longest_seconds / slow_down, memory_budget - sum(sizes), gradient_bytes=max(sizes, default=0))
+        limits = _Limits(longest_seconds / slow_down, beyond_layer, gradient_bytes=max(gradients, default=0))
         while (batch_size := _affordable(timings, candidates, limits)) is not None:
             try:
                 timing = _time_batch(module, batch_size, stretch=stretch, paces=paces, check_halt=check_halt)

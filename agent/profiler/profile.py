@@ -2,8 +2,8 @@
 
 calibrate the clock | frames | optimizer steps | curve | curve | ... | second looks
 
-Curves are of the pace at the beginning (reference_work.py). At the end all of them are sent once more: with the second looks, and
-at the pace that was usual in between.
+Curves are of the pace at the beginning (reference_work.py). Each is sent once more after its second look, so that whoever waits
+hears of it; at the end all of them, at the pace that was usual in between.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run_profile(
     check_halt: Callable[[], None],
     measure_wire: Callable[[], WireCost] | None = None,
 ) -> agent_pb2.ProcessCost:
-    """Times the request's layers and sends a curve for each, and once more in the end; an empty one where not even the smallest
+    """Times the request's layers and sends a curve for each, and better ones later; an empty one where not even the smallest
     batch fits.
 
     measure_wire: measures frames where there is a wire. Returns what the worker itself costs.
@@ -56,13 +56,16 @@ def run_profile(
     curves: dict[str, agent_pb2.LayerCurve] = {}
     first_looks: dict[str, list[Timing]] = {}
 
+    def budget() -> int:
+        return memory_budget(accelerator, request.memory_limit_bytes)
+
     def timed(layer: agent_pb2.ProfileLayer, batch_sizes: Sequence[int]) -> list[Timing]:
         check_halt()
         return time_layer(
             StageGraph.from_json(layer.stage_graph_json),
             batch_sizes,
             longest_seconds=request.longest_seconds,
-            memory_budget=memory_budget(accelerator),
+            memory_budget=budget(),
             slow_down=slow_down,
             check_halt=check_halt,
             accelerator=accelerator,
@@ -77,7 +80,7 @@ def run_profile(
             curve.held_sample_bytes = held_sample_bytes(
                 StageGraph.from_json(layer.stage_graph_json),
                 timings,
-                memory_budget=memory_budget(accelerator),
+                memory_budget=budget(),
                 check_halt=check_halt,
             )
         send(curve)
@@ -91,6 +94,7 @@ def run_profile(
             again = curve_of(layer.signature, after_second_look(first, timed(layer, sizes_to_look_at(first))))
             again.held_sample_bytes = curves[layer.signature].held_sample_bytes
             curves[layer.signature] = again
+            send(again)
     usual = paces.usual()
     for curve in curves.values():
         send(at_pace(curve, usual.cpu_seconds if stretch.is_stalled else usual.wall_seconds))
@@ -103,7 +107,8 @@ def run_profile(
         updates=[
             agent_pb2.UpdateCost(
                 optimizer=update.optimizer,
-                tensor_seconds=update.tensor_seconds * (stretch.factor if accelerator == "cpu" else 1.0),
+                # One thread's work: several don't make it shorter.
+                tensor_seconds=update.tensor_seconds * (max(1.0, stretch.factor) if accelerator == "cpu" else 1.0),
                 byte_seconds=update.byte_seconds * (stretch.factor if accelerator == "cpu" else 1.0),
             )
             for update in updates
@@ -120,9 +125,14 @@ def calibrate(stretch: Stretch) -> None:
     stretch.add(time.perf_counter() - started, time.process_time() - computed)
 
 
-def memory_budget(accelerator: str) -> int:
-    """Bytes that a layer may take now. A Jetson's GPU shares the device's memory, so both limits hold."""
+def memory_budget(accelerator: str, limit_bytes: int = 0) -> int:
+    """Bytes that a layer may take now. A Jetson's GPU shares the device's memory, so both limits hold.
+
+    limit_bytes: that the device's owner lets this process hold in all; 0 for no limit.
+    """
     budget = read_memory().budget()
+    if limit_bytes:
+        budget = min(budget, max(0, limit_bytes - held_bytes(accelerator)))
     if accelerator == "cuda":
         free, _ = torch.cuda.mem_get_info()
         budget = min(budget, free)

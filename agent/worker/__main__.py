@@ -23,8 +23,10 @@ def main() -> None:
     parser.add_argument("--sample-cache-bytes", type=int, default=0, help="how much of them at most")
     parser.add_argument("--events-fd", type=int, required=True, help="file descriptor to write events to")
     arguments = parser.parse_args()
-    # Commands come on standard input; libraries that read it would take them away.
+    # Commands come on standard input. Libraries that read it, and programs that they start, would take them away.
     commands = os.fdopen(os.dup(0), "rb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
     events = os.fdopen(arguments.events_fd, "wb", buffering=0)
     from .main import Worker
     from .sample_cache import SampleCache

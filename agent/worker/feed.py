@@ -161,6 +161,8 @@ class SampleFeed:
         """In a method of its own, so that nothing of it is held while the thread waits."""
         samples = self._read_at_once(run)
         for request in run:
+            if self._error is not None:  # closed: a transform may take long for what nobody waits for
+                return
             batch = replace(self._batch(request, samples), indices=request.indices)
             size = bytes_of(batch)
             with self._changed:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -25,7 +26,7 @@ from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import LayerState
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 
-from ..pipe import MessagePipe
+from ..pipe import MessagePipe, PipeBroken
 from ..profiler.profile import run_profile
 from ..profiler.wire_cost import WireCost, measure_wire
 from .accelerator import held_bytes, made_ready
@@ -79,7 +80,7 @@ class Worker:
         self._commands: queue.SimpleQueue[worker_pb2.WorkerCommand] = queue.SimpleQueue()
         self._epoch: StageEpoch | None = None
         self._job_folder: Path | None = None
-        self._ahead: LoadedJob | None = None
+        self._loaded: LoadedJob | None = None
         # What a halt ends: the epoch's switch, or the profile's.
         self._switch = EpochSwitch()
         # Halts that came, and those whose turn in the queue has come; each is counted by one thread.
@@ -110,11 +111,12 @@ class Worker:
     # --- threads ------------------------------------------------------------------------------------------------
 
     def _read_commands(self) -> None:
-        while (command := self._pipe.receive(worker_pb2.WorkerCommand)) is not None:
-            if command.HasField("halt"):
-                self._halts_read += 1
-                self._switch.halt()
-            self._commands.put(command)
+        with contextlib.suppress(PipeBroken):
+            while (command := self._pipe.receive(worker_pb2.WorkerCommand)) is not None:
+                if command.HasField("halt"):
+                    self._halts_read += 1
+                    self._switch.halt()
+                self._commands.put(command)
         # The daemon is gone: nobody is left to compute for.
         os._exit(0)
 
@@ -150,7 +152,7 @@ class Worker:
         except HaltedError:
             # The halt command is next in the queue and answers; this one is answered too, so that nobody waits.
             self._fail(command.number, EdgeswarmError(ErrorCode.STALE_CALL, "the epoch was halted"))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the user's code may do either
             self._fail(command.number, error)
         finally:
             self._progress.set("idle")
@@ -177,15 +179,13 @@ class Worker:
     def _load_ahead(self, command: worker_pb2.WorkerCommand) -> None:
         ahead = command.load_ahead
         self._progress.set("load job")
-        self._ahead = LoadedJob(Path(ahead.bundle_folder), ahead.job_file, where=self._context.device)
-        self._ahead.load_ahead(opens_data=ahead.opens_data)
+        self._loaded_job(Path(ahead.bundle_folder), ahead.job_file).load_ahead(opens_data=ahead.opens_data)
 
     def _loaded_job(self, folder: Path, job_file: str) -> LoadedJob:
-        """That which was loaded ahead, for the first one who wants it."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.is_of(folder, job_file):
-            return ahead
-        return LoadedJob(folder, job_file, where=self._context.device)
+        """For all epochs the same: loaded anew it would lie there twice, since modules stay."""
+        if self._loaded is None or not self._loaded.is_of(folder, job_file):
+            self._loaded = LoadedJob(folder, job_file, where=self._context.device)
+        return self._loaded
 
     def _kept_layers(self, request: agent_pb2.PrepareRequest) -> dict[int, LayerState]:
         epoch = self._epoch
@@ -218,7 +218,7 @@ class Worker:
                 report = epoch.evaluation.run(start.end_round)
                 if report is not None:
                     self._send(0, evaluation=report)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the user's code may do either
             cause = epoch.switch.end_with(error)
             if cause is not None:
                 self._fail(0, cause)

@@ -62,7 +62,7 @@ class LocalSamples:
                 values[index] = part_of(self._dataset[index], part)
             except EdgeswarmError:
                 raise
-            except Exception as error:  # the user's code may raise anything
+            except (Exception, SystemExit) as error:  # the user's code may raise anything
                 raise EdgeswarmError(
                     ErrorCode.DATA_FAILED,
                     f"Item {index} of the dataset can't be read on {self._where}: {said_by(error)}{line_of(error)}.",

@@ -134,9 +134,15 @@ class StageOptimizer:
         self._clip = job.clip_gradient_norm
         self._parameters = tuple(parameters)
         self.optimizer = job.optimizer(list(parameters)) if parameters else None
-        if self.optimizer is not None:
-            for group in self.optimizer.param_groups:
+        for group in self.optimizer.param_groups if self.optimizer is not None else ():
+            if "lr" in group:
                 group.setdefault("initial_lr", group["lr"])
+            elif self._schedule is not None:
+                raise EdgeswarmError(
+                    ErrorCode.JOB_INVALID,
+                    f'{type(self.optimizer).__name__}\'s groups have no "lr", which learning_rate_schedule changes.',
+                    "Take learning_rate_schedule out of the job, or an optimizer that has it.",
+                )
 
     def step(
         self, buckets: GradientBuckets, *, count: float, sum_of_squares: float | None, round_number: int

@@ -141,7 +141,7 @@ class Transforming:
                 f"Install it there, in the Python that runs edgeswarm{_package_of(error.name)}.",
                 detail="".join(traceback.format_exception(error)),
             ) from error
-        except Exception as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             raise EdgeswarmError(
                 ErrorCode.DATA_FAILED,
                 f"The job's transform failed on item {index} on {self._where}: {said_by(error)}{line_of(error)}.",

@@ -89,6 +89,8 @@ class Recording:
                 updated=now,
             )
             self._file = RecordFile(folder, record)
+            if self._must_be_kept and self._file.problem is not None:
+                raise self._file.problem
             self._store.forget_old()
         except (OSError, EdgeswarmError) as error:
             problem = error.message if isinstance(error, EdgeswarmError) else str(error)

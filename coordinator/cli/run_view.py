@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,8 @@ def details(run: Run, *, now: float) -> list[tuple[str, str]]:
     if record.failure is not None:
         rows += [("error", record.failure.message), ("remedy", record.failure.remedy)]
     elif run.state is RunState.LOST:
-        remedy = f"`edgeswarm train {record.job_file} --resume` goes on from its last checkpoint"
+        command = f"edgeswarm train {shlex.quote(record.job_file)} --resume --output {shlex.quote(record.folder)}"
+        remedy = f"`{command}` goes on from its last checkpoint"
         rows.append(("remedy", f"{remedy}." if record.checkpoint_round else f"{remedy}, where it had written one."))
     return rows
 

@@ -258,10 +258,16 @@ def round_seconds(steps: Sequence[Step], micro_batches: int) -> float:
     return max(times.total for times in step_times(steps, micro_batches))
 
 
-def evaluate(instance: PlanningInstance, plan: Plan, *, frame_bytes: Mapping[str, float] | None = None) -> Prediction:
+def evaluate(
+    instance: PlanningInstance,
+    plan: Plan,
+    *,
+    frame_bytes: Mapping[str, float] | None = None,
+    earlier: Sequence[Plan] = (),
+) -> Prediction:
     """What any plan is expected to do on an instance, a hand-written one too; it needn't fit memory.
 
-    frame_bytes: as `plan_memory_bytes` has it.
+    frame_bytes, earlier: as `plan_memory_bytes` has them.
     A smaller last micro-batch counts as a full one, since the first replica takes its full share of it.
     Raises EdgeswarmError(PLAN_INVALID) where the plan is not one for this instance.
     """
@@ -271,7 +277,7 @@ def evaluate(instance: PlanningInstance, plan: Plan, *, frame_bytes: Mapping[str
     return Prediction(
         round_seconds=seconds,
         samples_per_second=plan.mini_batch / seconds if seconds > 0 else math.inf,
-        memory_bytes=plan_memory_bytes(instance, plan, frame_bytes=frame_bytes),
+        memory_bytes=plan_memory_bytes(instance, plan, frame_bytes=frame_bytes, earlier=earlier),
         stages=tuple(
             StagePrediction(
                 forward_seconds=steps[2 * index].forward_seconds,

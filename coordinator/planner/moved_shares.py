@@ -47,42 +47,66 @@ class MovedShares:
 
 
 def moved_shares(
-    instance: PlanningInstance, plan: Plan, computing_seconds: Mapping[str, float], *, earlier: Sequence[Plan] = ()
+    instance: PlanningInstance,
+    plan: Plan,
+    computing_seconds: Mapping[str, float],
+    *,
+    earlier: Sequence[Plan] = (),
+    rest: int = 0,
 ) -> MovedShares | None:
     """The plan with shares by speed, and of a plan in passes with passes that suit them; None where that brings nothing.
 
     instance: what the plan was made of. computing_seconds: forward and backward of a whole round, by device. earlier: plans that
-    the same workers followed before this one, with other shares; they hold the kernels of all of them.
+    the same workers followed before this one, with other shares; they hold the kernels of all of them. rest: samples of an
+    epoch's smaller last round, 0 where there is none.
     A stage stays as it is where a replica would get no sample, where memory holds the new shares with a smaller K alone or not
-    beside all links, where a smaller last micro-batch can't be split by them, and where the round hardly gets shorter:
-    replicas that wait for others anyway seem quicker one time and slower the next.
+    beside all links and frames that wait, where a smaller last micro-batch can't be split by them, and where the round hardly
+    gets shorter: replicas that wait for others anyway seem quicker one time and slower the next.
     """
+    followed = (*earlier, plan)
     shown = stretched(instance, plan, computing_seconds)
     sharing = SampleSharing(SearchProblem(shown))
     bare = replace(plan, predicted=None)
     before = seconds = round_seconds(shown, bare)
+    moved_plan: Plan | None = None
+    lacks: Mapping[str, int] | None = None
     for place, stage in enumerate(plan.stages):
         there, half_way = _moved_both_ways(sharing, stage, plan)
         for moved, least_gain in ((there, LARGE_GAIN), (half_way, LEAST_GAIN_OF_A_STAGE)):
             changed = replace(bare, stages=(*bare.stages[:place], moved, *bare.stages[place + 1 :]))
-            if not _can_be(instance, changed, (*earlier, plan)):
+            if not _can_be(instance, changed, followed, rest=rest):
                 continue
             found = round_seconds(shown, changed)
-            if seconds - found >= least_gain * before:
-                bare, seconds = changed, found
-                break
-    if bare.stages == plan.stages:
+            if seconds - found < least_gain * before:
+                continue
+            changed_plan = with_prediction(shown, changed, earlier=followed)
+            lacks = _lacks(shown, with_prediction(shown, bare, earlier=earlier)) if lacks is None else lacks
+            if any(lack > lacks.get(device, 0) for device, lack in _lacks(shown, changed_plan).items()):
+                continue
+            bare, moved_plan, seconds = changed, changed_plan, found
+            break
+    if moved_plan is None:
         return None
-    return MovedShares(with_prediction(shown, bare), gain=1.0 - seconds / before)
+    return MovedShares(moved_plan, gain=1.0 - seconds / before)
 
 
-def _can_be(instance: PlanningInstance, plan: Plan, earlier: Sequence[Plan]) -> bool:
+def _can_be(instance: PlanningInstance, plan: Plan, earlier: Sequence[Plan], *, rest: int) -> bool:
     """Whether every replica takes enough samples for its layers, or none, and all memory holds it behind the earlier plans.
 
     What links and the all-reduce hold is known for a whole plan only: other shares are other peers, of neighbours too.
     """
-    too_few = plan.too_few_samples(instance.training.mini_batch, instance.model.least_batches)
+    rounds = (instance.training.mini_batch, rest) if rest else (instance.training.mini_batch,)
+    too_few = any(plan.too_few_samples(samples, instance.model.least_batches) for samples in rounds)
     return not too_few and not plan_shortages(instance, plan, needed=plan_memory_bytes(instance, plan, earlier=earlier))
+
+
+def _lacks(instance: PlanningInstance, plan: Plan) -> dict[str, int]:
+    """Bytes that devices lack by the plan's prediction, frames that wait among them: by how fast devices are, more may wait than
+    was planned, whatever the shares.
+    """
+    assert plan.predicted is not None
+    shortages = plan_shortages(instance, plan, needed=plan.predicted.memory_bytes)
+    return {shortage.device.name: shortage.lacking_bytes for shortage in shortages}
 
 
 def expected_seconds(instance: PlanningInstance, plan: Plan) -> dict[str, float]:

@@ -3,9 +3,10 @@
     layer's working memory  |  frames at both cuts  |  samples fetched ahead (first stage)
     at its worst moment        `frames_held` of each   `inputs_ahead` micro-batches, as far as the feed's bytes go
 
-Beside the paper's Eq 3, which knows none of it. Which frames wait in fact is known once a whole plan is simulated
-(simulator/waiting_frames.py). But for the samples ahead it is a line, or the larger of two: fixed + per_sample
-x samples. What a feed holds is that of edgeswarm/feed_ahead.py; the micro-batch at hand is in what layers save and take.
+What is taken in passes lies there as a whole, too, beside the part of it that is computed. The paper's Eq 3 knows none of this.
+Which frames wait in fact is known once a whole plan is simulated (simulator/waiting_frames.py). But for the samples ahead it is a
+line, or the larger of two: fixed + per_sample x samples. What a feed holds is that of edgeswarm/feed_ahead.py; the micro-batch at
+hand is in what layers save and take.
 
 The worst moment is one of two kinds. Either a layer computes, and those behind it hold nothing yet, or no more:
 
@@ -30,7 +31,8 @@ With several micro-batches in flight they come and go in turns, and what one lea
 
     | saved | saved | gaps | saved | gaps | working memory |
 
-which they don't where all of a round's are in flight at once: each has its backward after the last forward then. And where a
+More of them are there with each turn, of which a round has as many as it has micro-batches beyond those in flight: none where all
+of a round's are in flight at once, since each has its backward after the last forward then. And where a
 link takes longer for a micro-batch than its forward does, what was computed waits to be sent, one part of each forward's:
 
     forwards   | 0 | 1 | 2 | 3 |
@@ -52,9 +54,11 @@ from edgeswarm.profile import PlanningInstance
 # What layers take while they compute is more in a training than what layers by themselves were seen to take. An instance's
 # numbers have grown by this. Set from the peaks of plans over six emulated devices (bench.predictions).
 WORKING_GROWTH = 1.3
-# Of what a micro-batch saves and of its working memory, what such gaps take in all with many in flight; with K of them the K-th
-# part less. Set from the peaks of plans over six emulated devices, with 2 to 11 in flight (bench.predictions).
-TURNS_GAPS = 0.42
+# Of what a micro-batch saves and of its working memory, what such gaps take in all after many turns with many in flight; with K
+# of them the K-th part less. HALF_OF_GAPS: the turns after which half of them are there. Set from the peaks of plans over six
+# emulated devices, with 2 to 11 in flight (bench.predictions).
+TURNS_GAPS = 0.6
+HALF_OF_GAPS = 1.5
 # Of what the whole model saves, what a run of layers saves of which no piece fits. Set from the peaks of plans over six emulated
 # devices (bench.predictions).
 NO_PIECE_FITS = 2 / 3
@@ -78,14 +82,16 @@ class Line:
 class PassingMemory:
     """Of several runs of layers: arrays of one shape, in bytes.
 
-    lines: the larger one counts. frames_per_sample: of frames at both cuts. input_per_sample: of a sample that waits in the feed,
-    0 where none does. ahead: micro-batches that do at most. gaps_per_sample: of a micro-batch's, where many come and go in turns.
+    lines: the larger one counts. frames_per_sample: of frames at both cuts. at_hand_per_sample: of those samples of the
+    micro-batch at hand that aren't in the pass which is computed. input_per_sample: of a sample in the feed, 0 where none waits.
+    ahead: micro-batches that do at most. gaps_per_sample: of a micro-batch's, where many come and go in turns.
     sent_per_sample: of what it sends, of which frames_held micro-batches' are among the frames. waiting_part: of those that were
     computed behind the first, how many the slowest link may not have taken yet, at the most.
     """
 
     lines: tuple[Line, ...]
     frames_per_sample: FloatArray
+    at_hand_per_sample: FloatArray
     input_per_sample: FloatArray
     ahead: int
     gaps_per_sample: FloatArray
@@ -101,13 +107,15 @@ class PassingMemory:
     def bytes_of(self, samples: int | IntArray, at_once: int | IntArray | None = None) -> FloatArray:
         """Of each run, with so many samples of a micro-batch; of one run with each of several numbers.
 
-        at_once: samples of one pass, where it takes them in several; frames and the feed hold all of them nevertheless.
+        at_once: samples of one pass, where it takes them in several; frames, the feed, and the micro-batch at hand have all of
+        them nevertheless.
         """
         at_once = samples if at_once is None else at_once
         computing = np.max([line.fixed + line.per_sample * at_once for line in self.lines], axis=0)
         waiting = samples * self.input_per_sample
         waiting = np.minimum(self.ahead * waiting, np.maximum(FEED_AHEAD_BYTES, waiting))
-        result: FloatArray = computing + self.frames_per_sample * samples + waiting
+        others = self.at_hand_per_sample * (samples - at_once)
+        result: FloatArray = computing + self.frames_per_sample * samples + others + waiting
         return result
 
     def bytes_of_run(self, run: tuple[int, ...], samples: int, at_once: int | None = None) -> float:
@@ -116,7 +124,8 @@ class PassingMemory:
         computing = max(float(line.fixed[run]) + float(line.per_sample[run]) * at_once for line in self.lines)
         waiting = samples * float(self.input_per_sample[run])
         waiting = min(self.ahead * waiting, max(FEED_AHEAD_BYTES, waiting))
-        return computing + float(self.frames_per_sample[run]) * samples + waiting
+        others = float(self.at_hand_per_sample[run]) * (samples - at_once)
+        return computing + float(self.frames_per_sample[run]) * samples + others + waiting
 
     def waiting_per_sample(
         self, saved_per_sample: FloatArray | IntArray, *, in_flight: int, micro_batches: int
@@ -127,8 +136,8 @@ class PassingMemory:
         saved = np.asarray(saved_per_sample, dtype=np.float64)
         waiting: FloatArray = saved * in_flight
         if in_flight > 1:
-            others = max(0, micro_batches - in_flight)
-            waiting += np.minimum(_turns(in_flight) * self.gaps_per_sample, others * saved)
+            turns = max(0, micro_batches - in_flight)
+            waiting += np.minimum(_part_of_gaps(in_flight, turns) * self.gaps_per_sample, turns * saved)
             unsent = np.maximum(0.0, self.waiting_part * (in_flight - 1) - self._sent_anyway)
             waiting += unsent * self.sent_per_sample
         return waiting
@@ -139,8 +148,9 @@ class PassingMemory:
         """The same of one run, by its index into the arrays."""
         waiting = saved_per_sample * in_flight
         if in_flight > 1:
-            gaps = _turns(in_flight) * float(self.gaps_per_sample[run])
-            waiting += min(gaps, max(0, micro_batches - in_flight) * saved_per_sample)
+            turns = max(0, micro_batches - in_flight)
+            gaps = _part_of_gaps(in_flight, turns) * float(self.gaps_per_sample[run])
+            waiting += min(gaps, turns * saved_per_sample)
             waiting += self.unsent_per_sample_of(run, in_flight=in_flight)
         return waiting
 
@@ -209,9 +219,8 @@ def passing_bytes(
 ) -> int:
     """Bytes of one replica that takes `samples` of a micro-batch through layers [first_layer, end_layer).
 
-    micro_batches: of a round. at_once: samples of one pass, where it takes them in several; frames and the feed hold all of them
-    nevertheless. table: the instance's `passing_table`, where that is at hand. frame_bytes: of frames beside the micro-batch at
-    hand, where a simulation knows them; by the formula where none does.
+    micro_batches: of a round. at_once: as `PassingMemory.bytes_of` has it. table: the instance's `passing_table`, where that is
+    at hand. frame_bytes: of frames beside the micro-batch at hand, where a simulation knows them; by the formula where none does.
     """
     run: tuple[int, ...] = (first_layer, end_layer)
     if table is None:
@@ -227,9 +236,12 @@ def passing_bytes(
 
 
 def _frames_per_sample(instance: PlanningInstance, first_layers: IntArray, end_layers: IntArray) -> FloatArray:
-    """[R]: of the frames at both cuts. Those of the micro-batch at hand are in what layers save and take while they compute."""
-    cut_bytes = instance.model.cut_bytes
-    at_cuts: FloatArray = (cut_bytes[first_layers] + cut_bytes[end_layers]).astype(np.float64)
+    """[R]: of the frames at both cuts. Those of the micro-batch at hand are in what layers save and take while they compute; the
+    model's own inputs come through the feed, and its outputs go nowhere.
+    """
+    of_cuts = instance.model.cut_bytes.astype(np.float64)
+    of_cuts[[0, -1]] = 0.0
+    at_cuts: FloatArray = of_cuts[first_layers] + of_cuts[end_layers]
     return instance.training.frames_held * at_cuts
 
 
@@ -248,9 +260,11 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
     saved = model.saved_bytes_before[end_layers] - model.saved_bytes_before[first_layers]
     in_turns = saved + computing if transient.any() else np.zeros_like(computing)
     inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)
+    at_hand = model.cut_bytes[first_layers] if training.frames_held else np.zeros(len(first_layers))
     return PassingMemory(
         tuple(lines if little.any() else lines[:1]),
         _frames_per_sample(instance, first_layers, end_layers),
+        at_hand.astype(np.float64),
         inputs,
         training.inputs_ahead,
         gaps_per_sample=TURNS_GAPS * np.maximum(0.0, in_turns),
@@ -321,6 +335,7 @@ def passing_table(instance: PlanningInstance) -> PassingMemory:
         runs,
         lines=tuple(Line(table(line.fixed), table(line.per_sample)) for line in runs.lines),
         frames_per_sample=table(runs.frames_per_sample),
+        at_hand_per_sample=table(runs.at_hand_per_sample),
         input_per_sample=table(runs.input_per_sample),
         gaps_per_sample=table(runs.gaps_per_sample),
         sent_per_sample=table(runs.sent_per_sample),
@@ -328,9 +343,9 @@ def passing_table(instance: PlanningInstance) -> PassingMemory:
     )
 
 
-def _turns(in_flight: int) -> float:
-    """The part of the gaps that there is with so many."""
-    return 1 - 1 / in_flight
+def _part_of_gaps(in_flight: int, turns: int) -> float:
+    """The part of the gaps that there is with so many in flight, after so many turns."""
+    return (1 - 1 / in_flight) * turns / (turns + HALF_OF_GAPS)
 
 
 def _quotient(left: FloatArray, divisor: FloatArray, limit: int) -> FloatArray:

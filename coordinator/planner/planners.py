@@ -56,10 +56,10 @@ class Planner:
     """One way to plan.
 
     searches: tried in order until one finds something at any micro-batch size. whole: in their place, one that chooses
-    among the micro-batch sizes itself. left_out: why it leaves a device idle. one_stage: it never cuts the model.
-    shortage: what devices lack, given the smallest micro-batch, for the plan that it would like to make; None for the
-    pipeline that lacks least. use_most_devices: of micro-batch sizes the one that keeps most devices busy, and
-    only then the fastest; else data parallelism would choose micro-batches so small that one device takes them all.
+    among the micro-batch sizes itself, and knows what plans hold beside their layers. left_out: why it leaves a device idle.
+    one_stage: it never cuts the model. shortage: what devices lack, given the smallest micro-batch, for the plan that it would
+    like to make; None for the pipeline that lacks least. use_most_devices: of micro-batch sizes the one that keeps most devices
+    busy, and only then the fastest; else data parallelism would choose micro-batches so small that one device takes them all.
     needed_in_flight: its K is this runtime's own, and no larger than what a round needs.
     small_only: it can plan for small models and few devices alone. work: how much planning is, where it grows fast with devices.
     """
@@ -235,7 +235,7 @@ def _fitting_plan(
             best = fitting if best is None or _seconds(fitting) < _seconds(best) else best
             if _seconds(fitting) <= _seconds(plan) * (1 + _NO_LONGER):
                 return best, burdened, ()
-        beside = _of_the_whole_plan(instance, plan, plan.predicted.memory_bytes)
+        beside = _not_searched_for(planner, instance, plan, plan.predicted.memory_bytes)
         devices = (
             replace(device, base_bytes=max(device.base_bytes, own.base_bytes + beside[device.name]))
             if any(shortage.device.name == device.name for shortage in shortages)
@@ -251,13 +251,13 @@ def _seconds(plan: Plan) -> float:
     return plan.predicted.round_seconds
 
 
-def _of_the_whole_plan(instance: PlanningInstance, plan: Plan, needed: Mapping[str, int]) -> dict[str, int]:
-    """By device, what a search doesn't know: its links, and frames beyond those of the formula."""
+def _not_searched_for(
+    planner: Planner, instance: PlanningInstance, plan: Plan, needed: Mapping[str, int]
+) -> dict[str, int]:
+    """By device, what the planner's search doesn't know: frames beyond those of the formula, and most know no links either."""
     by_formula = plan_memory_bytes(instance, plan)
-    return {
-        name: beside + max(0, needed[name] - by_formula[name])
-        for name, beside in whole_plan_bytes(instance, plan).items()
-    }
+    beside = whole_plan_bytes(instance, plan) if planner.whole is None else dict.fromkeys(needed, 0)
+    return {name: beside[name] + max(0, needed[name] - by_formula[name]) for name in needed}
 
 
 def _found_plan(instance: PlanningInstance, planner: Planner, sizes: tuple[int, ...]) -> Plan | None:

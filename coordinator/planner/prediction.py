@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from edgeswarm.plan import Plan, Prediction
@@ -16,23 +17,24 @@ _WORTH_A_WORD = 0.15
 _MOST_LIMITS = 3
 
 
-def predict(instance: PlanningInstance, plan: Plan) -> Prediction:
+def predict(instance: PlanningInstance, plan: Plan, *, earlier: Sequence[Plan] = ()) -> Prediction:
     """Any plan's prediction, of one written by hand too; it needn't fit memory.
 
+    earlier: as `plan_memory_bytes` has it.
     Raises EdgeswarmError(PLAN_INVALID) where the plan is not one for this instance.
     """
     simulated = simulate(instance, plan)
     return replace(
-        evaluate(instance, plan, frame_bytes=simulated.frame_bytes),
+        evaluate(instance, plan, frame_bytes=simulated.frame_bytes, earlier=earlier),
         round_seconds=simulated.round_seconds,
         samples_per_second=simulated.samples_per_second,
         dominant=describe_limits(plan, simulated.limits),
     )
 
 
-def with_prediction(instance: PlanningInstance, plan: Plan) -> Plan:
-    """The same plan with `predicted` filled in."""
-    return replace(plan, predicted=predict(instance, plan))
+def with_prediction(instance: PlanningInstance, plan: Plan, *, earlier: Sequence[Plan] = ()) -> Plan:
+    """The same plan with `predicted` filled in. earlier: as `plan_memory_bytes` has it."""
+    return replace(plan, predicted=predict(instance, plan, earlier=earlier))
 
 
 def describe_limits(plan: Plan, limits: tuple[Limit, ...]) -> str:

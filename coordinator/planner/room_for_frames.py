@@ -9,7 +9,6 @@ A search counts frames by a formula; which of them really wait is known once a w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from edgeswarm.plan import Plan
@@ -18,6 +17,9 @@ from edgeswarm.profile import PlanningInstance
 from .prediction import with_prediction
 from .shortage import Shortage, plan_shortages
 
+# Up to a K of twice as much it is one less.
+_PART_LESS = 8
+
 
 def with_room_for_frames(instance: PlanningInstance, plan: Plan) -> Plan | None:
     """The plan, with its prediction, as it is or with smaller K; None where one of its devices is short of memory even so.
@@ -25,28 +27,58 @@ def with_room_for_frames(instance: PlanningInstance, plan: Plan) -> Plan | None:
     plan: with its prediction.
     """
     shortages = _shortages(instance, plan)
+    hopeful: set[str] = set()
     while shortages:
-        tries = [with_prediction(instance, fewer) for fewer in _with_fewer(plan, shortages[0])]
-        short_of = [_shortages(instance, fewer) for fewer in tries]
-        least = min(range(len(tries)), key=lambda place: _lack(short_of[place]), default=None)
-        if least is None:
+        short = shortages[0]
+        if short.device.name not in hopeful and not _has_room_with_one(instance, plan, short):
             return None
-        plan, shortages = tries[least], short_of[least]
+        hopeful.add(short.device.name)
+        tries = [
+            with_prediction(instance, _with_in_flight(plan, place, _fewer(plan.stages[place].in_flight)))
+            for place in _places(plan, short)
+            if plan.stages[place].in_flight > 1
+        ]
+        if not tries:
+            return None
+        plan = min(tries, key=lambda fewer: (_lack(_shortages(instance, fewer)), _seconds(fewer)))
+        shortages = _shortages(instance, plan)
     return plan
 
 
-def _with_fewer(plan: Plan, shortage: Shortage) -> Iterator[Plan]:
-    """One less in flight in the stage that is short of memory, or in the one before it."""
-    short = next(place for place, stage in enumerate(plan.stages) if stage.first_layer == shortage.first_layer)
-    for place in (short - 1, short):
-        if place >= 0 and plan.stages[place].in_flight > 1:
-            fewer = replace(plan.stages[place], in_flight=plan.stages[place].in_flight - 1)
-            yield replace(plan, stages=(*plan.stages[:place], fewer, *plan.stages[place + 1 :]))
+def _has_room_with_one(instance: PlanningInstance, plan: Plan, short: Shortage) -> bool:
+    """Whether the device that is short of memory has enough with one micro-batch in flight: each step less is a simulation, and
+    where links or weights are too much all of them would be for nothing.
+    """
+    for place in _places(plan, short):
+        plan = _with_in_flight(plan, place, 1)
+    lacking = _shortages(instance, with_prediction(instance, plan))
+    return all(shortage.device.name != short.device.name for shortage in lacking)
+
+
+def _places(plan: Plan, short: Shortage) -> list[int]:
+    """Of the stage before the one that is short of memory, where there is one, and of that."""
+    own = next(place for place, stage in enumerate(plan.stages) if stage.first_layer == short.first_layer)
+    return [own - 1, own] if own else [own]
+
+
+def _fewer(in_flight: int) -> int:
+    """One less; of many, a part less, so that it takes few steps."""
+    return in_flight - max(1, in_flight // _PART_LESS)
+
+
+def _with_in_flight(plan: Plan, place: int, in_flight: int) -> Plan:
+    fewer = replace(plan.stages[place], in_flight=in_flight)
+    return replace(plan, stages=(*plan.stages[:place], fewer, *plan.stages[place + 1 :]))
 
 
 def _shortages(instance: PlanningInstance, plan: Plan) -> tuple[Shortage, ...]:
     assert plan.predicted is not None
     return plan_shortages(instance, plan, needed=plan.predicted.memory_bytes)
+
+
+def _seconds(plan: Plan) -> float:
+    assert plan.predicted is not None
+    return plan.predicted.round_seconds
 
 
 def _lack(shortages: tuple[Shortage, ...]) -> int:

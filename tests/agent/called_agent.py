@@ -27,7 +27,15 @@ SECONDS = 20.0
 class Agent:
     """A daemon and a channel to it. Calls raise EdgeswarmError, as a coordinator's do."""
 
-    def __init__(self, cluster: Cluster, name: str, mode: str, *, ready_worker_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        mode: str,
+        *,
+        ready_worker_seconds: float = 0.0,
+        memory_limit_bytes: int | None = None,
+    ) -> None:
         self.identity, self.folders = cluster.agent(name)
         settings = AgentSettings(
             port=0,
@@ -36,6 +44,7 @@ class Agent:
             slow_down=3.0,
             threads=1,
             ready_worker_seconds=ready_worker_seconds,
+            memory_limit_bytes=memory_limit_bytes,
         )
         self.said: list[str] = []
         self.daemon = Daemon(settings, self.folders, log=self.said.append, worker_command=stand_in(mode))

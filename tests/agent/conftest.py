@@ -18,7 +18,7 @@ def cluster(tmp_path: Path) -> Cluster:
 def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
     agents: list[Agent] = []
 
-    def begin(mode: str = "answer", **more: float) -> Agent:
+    def begin(mode: str = "answer", **more: int) -> Agent:
         agents.append(Agent(cluster, f"box{len(agents)}", mode, **more))
         return agents[-1]
 

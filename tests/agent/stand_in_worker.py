@@ -81,7 +81,8 @@ def answer(command: worker_pb2.WorkerCommand, pipe: MessagePipe, mode: str) -> N
     elif kind == "profile":
         for layer in command.profile.layers:
             pipe.send(worker_pb2.WorkerEvent(number=number, curve=agent_pb2.LayerCurve(signature=layer.signature)))
-        pipe.send(worker_pb2.WorkerEvent(number=number, profiled=agent_pb2.ProcessCost(base_bytes=7)))
+        held_bytes = command.profile.memory_limit_bytes or 7
+        pipe.send(worker_pb2.WorkerEvent(number=number, profiled=agent_pb2.ProcessCost(base_bytes=held_bytes)))
     elif kind == "load_ahead":
         ahead = command.load_ahead
         AHEAD.append(f"ahead: {ahead.job_file}{', data' if ahead.opens_data else ''}")

@@ -33,6 +33,14 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster.create(tmp_path)
 
 
+def test_a_log_that_nobody_keeps_holds_nothing_up() -> None:
+    """A full disk; a terminal that is gone is the same."""
+    code = "from edgeswarm_agent.cli import _say; _say('a worker died'); print('and is told')"
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, check=False)
+    assert ran.stdout == b"and is told\n"
+
+
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *arguments], env=environment(home), capture_output=True, text=True, timeout=60, check=False

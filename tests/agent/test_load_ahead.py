@@ -37,7 +37,7 @@ def loaded_ahead(agent: Agent) -> set[str]:
 def test_what_the_last_training_of_that_file_wanted_is_loaded_ahead(
     start_agent: StartAgent, data_mode: str, told: str
 ) -> None:
-    agent = start_agent(ready_worker_seconds=60.0)
+    agent = start_agent(ready_worker_seconds=60)
     trained(agent, data_mode=data_mode)
     put_second(agent)
     agent.load_ahead(sha256(SECOND), "train.py")
@@ -45,7 +45,7 @@ def test_what_the_last_training_of_that_file_wanted_is_loaded_ahead(
 
 
 def test_nothing_is_loaded_of_another_file_or_where_none_was_trained(start_agent: StartAgent) -> None:
-    agent = start_agent(ready_worker_seconds=60.0)
+    agent = start_agent(ready_worker_seconds=60)
     put_second(agent)
     agent.load_ahead(sha256(SECOND), "train.py")
     assert loaded_ahead(agent) == set()
@@ -58,7 +58,7 @@ def test_nothing_is_loaded_of_another_file_or_where_none_was_trained(start_agent
 
 def test_a_worker_that_has_loaded_a_job_measures_nothing(start_agent: StartAgent) -> None:
     """What it holds would be taken for the process's own."""
-    agent = start_agent(ready_worker_seconds=60.0)
+    agent = start_agent(ready_worker_seconds=60)
     trained(agent, data_mode="local")
     put_second(agent)
     watch = Watch(agent)
@@ -71,7 +71,7 @@ def test_a_worker_that_has_loaded_a_job_measures_nothing(start_agent: StartAgent
 
 
 def test_nor_does_one_that_measures_load_it_then(start_agent: StartAgent) -> None:
-    agent = start_agent(ready_worker_seconds=60.0)
+    agent = start_agent(ready_worker_seconds=60)
     trained(agent, data_mode="local")
     put_second(agent)
     list(agent.call("Profile", agent_pb2.ProfileRequest(job=job())))
@@ -81,7 +81,7 @@ def test_nor_does_one_that_measures_load_it_then(start_agent: StartAgent) -> Non
 
 def test_a_load_that_kills_the_worker_is_not_tried_again(start_agent: StartAgent) -> None:
     """The job's next attempt may leave this device out."""
-    agent = start_agent(ready_worker_seconds=60.0)
+    agent = start_agent(ready_worker_seconds=60)
     trained(agent, data_mode="local")
     put_second(agent)
     agent.load_ahead(sha256(SECOND), "train.py")
@@ -92,7 +92,7 @@ def test_a_load_that_kills_the_worker_is_not_tried_again(start_agent: StartAgent
 
 
 def test_files_that_are_not_there_and_jobs_that_hold_nothing_are_refused(start_agent: StartAgent) -> None:
-    agent = start_agent(ready_worker_seconds=60.0)
+    agent = start_agent(ready_worker_seconds=60)
     trained(agent, data_mode="local")
     agent.reserve()
     with pytest.raises(EdgeswarmError, match="doesn't have the bundle"):

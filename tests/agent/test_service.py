@@ -196,6 +196,13 @@ def test_profile_streams_curves_and_then_the_cost_of_the_process(start_agent: St
     assert replies[-1].process.base_bytes == 7
 
 
+def test_a_worker_that_measures_is_told_what_the_owner_lets_it_hold(start_agent: StartAgent) -> None:
+    agent = start_agent(memory_limit_bytes=2**28)
+    agent.reserve()
+    replies = list(agent.call("Profile", agent_pb2.ProfileRequest(job=job())))
+    assert replies[-1].process.base_bytes == 2**28, "the stand-in's answer to a limit"
+
+
 def test_a_new_worker_takes_the_place_of_the_one_that_measured(start_agent: StartAgent) -> None:
     agent = start_agent()
     agent.reserve()

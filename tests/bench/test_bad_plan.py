@@ -12,5 +12,11 @@ def test_the_slowest_device_comes_first() -> None:
     assert plan.devices == ("b", "a")
 
 
+def test_a_mini_batch_that_no_micro_batch_divides_has_a_smaller_last_one() -> None:
+    plan = even_cuts(make_instance(mini_batch=100))
+    assert plan is not None
+    assert plan.micro_batch_sizes() == (12,) * 8 + (4,)
+
+
 def test_one_that_does_not_fit_is_none() -> None:
     assert even_cuts(make_instance(memory_bytes=[500, 500])) is None

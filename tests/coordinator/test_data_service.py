@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -184,7 +183,9 @@ def test_layers_of_round_0_that_may_be_written_later(channel: grpc.Channel, fold
 def test_where_no_samples_are_served_the_job_is_not_loaded(settings: DataServiceSettings, folder: Path) -> None:
     """The devices have their own data: what is wrong with them here is no matter."""
     (folder / "job" / "wrong.py").write_text("raise ValueError")
-    service = DataServiceProcess(replace(settings, job_file="wrong.py", serves_samples=False))
+    service = DataServiceProcess(
+        replace(settings, job_file="wrong.py", serves_samples=False), log_path=folder / "none.log"
+    )
     service.start()
     try:
         ready = service.wait_ready(60)
@@ -221,7 +222,7 @@ def test_a_stranger_is_refused(process: DataServiceProcess, channel: grpc.Channe
 def test_a_dataset_that_does_not_open_is_said_with_the_users_line(settings: DataServiceSettings, folder: Path) -> None:
     source = JOB_FILE.replace('print("opening")', "open('no-such-file')")
     (folder / "job" / "broken.py").write_text(source)
-    broken = DataServiceProcess(replace(settings, job_file="broken.py"))
+    broken = DataServiceProcess(replace(settings, job_file="broken.py"), log_path=folder / "broken.log")
     broken.start()
     try:
         with pytest.raises(EdgeswarmError, match=r"^broken.py, line \d+: FileNotFoundError") as caught:
@@ -234,7 +235,7 @@ def test_a_dataset_that_does_not_open_is_said_with_the_users_line(settings: Data
 def test_one_that_is_killed_is_explained(settings: DataServiceSettings, folder: Path) -> None:
     source = JOB_FILE.replace('print("opening")', "import os; os.kill(os.getpid(), 9)")
     (folder / "job" / "killed.py").write_text(source)
-    killed = DataServiceProcess(replace(settings, job_file="killed.py"))
+    killed = DataServiceProcess(replace(settings, job_file="killed.py"), log_path=folder / "killed.log")
     killed.start()
     try:
         for _ in range(2):
@@ -248,17 +249,21 @@ def test_one_that_is_killed_is_explained(settings: DataServiceSettings, folder: 
         killed.stop()
 
 
-def test_it_ends_when_its_parent_is_gone(settings: DataServiceSettings) -> None:
+def test_it_ends_when_its_parent_is_gone(settings: DataServiceSettings, tmp_path: Path) -> None:
     code = (
-        "import json, os, sys\n"
+        "import json, os, pathlib, sys\n"
         "from edgeswarm_coordinator.data_service import DataServiceProcess, DataServiceSettings\n"
-        "service = DataServiceProcess(DataServiceSettings(**json.loads(sys.argv[1])))\n"
+        "log = pathlib.Path(sys.argv[2])\n"
+        "service = DataServiceProcess(DataServiceSettings(**json.loads(sys.argv[1])), log_path=log)\n"
         "service.start(); service.wait_ready(60)\n"
         "print(service._process.pid, 'torch' in sys.modules, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(settings.__dict__)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, json.dumps(settings.__dict__), str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == -signal.SIGKILL
     pid, torch_in_parent = ran.stdout.split()
@@ -278,12 +283,10 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def test_stopping_leaves_nothing_behind(settings: DataServiceSettings) -> None:
-    service = DataServiceProcess(settings)
+def test_stopping_leaves_no_process_behind(settings: DataServiceSettings, tmp_path: Path) -> None:
+    service = DataServiceProcess(settings, log_path=tmp_path / "log")
     service.stop()  # never started
     service.start()
     service.stop()  # not ready yet
     assert service._process is not None
     assert service._process.poll() is not None
-    assert service._log_path is not None
-    assert not os.path.exists(service._log_path)

@@ -48,6 +48,17 @@ def test_the_sums_of_all_replicas_by_the_counts_of_all() -> None:
     assert (evaluation.round, evaluation.epoch, evaluation.samples, evaluation.seconds) == (10, 4, 40, 3.0)
 
 
+def test_who_reports_first_changes_no_bit() -> None:
+    sums = {"a": 1e16, "b": 1.0, "c": -1e16}
+    found = set()
+    for order in ("abc", "acb", "cba"):
+        collector = EvaluationCollector("abc", epoch=1, round=10)
+        for device in order:
+            collector.add(device, report(1, loss=(sums[device], 1.0)))
+        found.add(collector.done(data_epoch=4).metrics["loss"])
+    assert len(found) == 1
+
+
 def test_a_replica_without_samples_counts_for_nothing_and_nothing_counted_is_nan() -> None:
     collector = EvaluationCollector(["a", "b"], epoch=1, round=10)
     collector.add("a", report(0))

@@ -131,9 +131,17 @@ def test_stages_that_check_sums_are_chosen_once() -> None:
     (work,) = missing_parts(with_stages(), [little], parts=WITH_STAGES, dtype="float32")
     assert (work.signatures, work.too_large) == (("half",), ("whole",))
     # A kind that has timed any keeps to what it has, whatever its memory is now.
+    one_was_too_large = with_stages("half")
+    one_was_too_large.update(with_stages("whole", memory_bytes=999, sizes=()))
     for device in (little, plenty, NANO_1):
-        assert signatures(with_stages("half"), device, parts=WITH_STAGES) == []
+        assert signatures(one_was_too_large, device, parts=WITH_STAGES) == []
         assert signatures(with_stages("half", "whole"), device, parts=WITH_STAGES) == []
+
+
+def test_a_stage_that_another_model_has_too_decides_nothing_for_this_one() -> None:
+    """The same model with another number of classes: its last stage and the whole are others."""
+    assert signatures(with_stages("half"), NANO_1, parts=WITH_STAGES) == [("nano-1", ("whole",))]
+    assert signatures(with_stages("half"), replace(NANO_1, memory_budget_bytes=1999), parts=WITH_STAGES) == []
 
 
 def test_no_stage_is_timed_for_a_drift_of_memory_where_none_had_room() -> None:
@@ -176,6 +184,24 @@ def test_curves_remember_what_memory_there_was_and_so_do_stages_that_had_no_room
         ("nano", "float32", "block"): Curve((), (), (), asked=8, memory_bytes=budget),
         ("nano", "float32", "whole"): Curve((), (), (), asked=8, memory_bytes=budget),
     }
+
+
+def test_a_worker_that_began_with_a_stage_says_nothing_new_of_its_memory() -> None:
+    known = ProcessCosts(base_bytes=5)
+    found = [
+        measure_layers(
+            cast(AgentLink, Agent()),
+            LayerWork("nano-1", "nano", marks),
+            job=agent_pb2.JobReference(),
+            layer_graph=GRAPH,
+            dtype="float32",
+            parts=WITH_STAGES,
+            measured=lambda _: None,
+            known_costs=known,
+        ).processes["nano"]
+        for marks in (("half", "whole"), ("stem", "half"))
+    ]
+    assert [costs.base_bytes for costs in found] == [5, 7]
 
 
 def test_stages_are_timed_anew_for_larger_batches() -> None:

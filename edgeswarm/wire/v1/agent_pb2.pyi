@@ -253,16 +253,18 @@ class BundleReceipt(_message.Message):
     def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
 class ProfileRequest(_message.Message):
-    __slots__ = ("job", "layers", "batch_sizes", "longest_seconds")
+    __slots__ = ("job", "layers", "batch_sizes", "longest_seconds", "memory_limit_bytes")
     JOB_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZES_FIELD_NUMBER: _ClassVar[int]
     LONGEST_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     job: JobReference
     layers: _containers.RepeatedCompositeFieldContainer[ProfileLayer]
     batch_sizes: _containers.RepeatedScalarFieldContainer[int]
     longest_seconds: float
-    def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., layers: _Optional[_Iterable[_Union[ProfileLayer, _Mapping]]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., longest_seconds: _Optional[float] = ...) -> None: ...
+    memory_limit_bytes: int
+    def __init__(self, job: _Optional[_Union[JobReference, _Mapping]] = ..., layers: _Optional[_Iterable[_Union[ProfileLayer, _Mapping]]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., longest_seconds: _Optional[float] = ..., memory_limit_bytes: _Optional[int] = ...) -> None: ...
 
 class ProfileLayer(_message.Message):
     __slots__ = ("signature", "stage_graph_json", "batch_sizes", "in_flight")

@@ -144,7 +144,7 @@ class AgentServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Profile(self, request, context):
-        """Times the layers given, at growing batch sizes; one reply for each curve as soon as it is measured.
+        """Times the layers given, at growing batch sizes; a reply for each curve as soon as it is measured, and when it is known better.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

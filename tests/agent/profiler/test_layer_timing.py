@@ -56,7 +56,9 @@ def test_every_layer_gets_a_curve_and_the_curves_come_one_by_one(digits: LayerGr
     run_profile(request, send=sent.append, slow_down=1.0, check_halt=no_halt)
     signatures = [layer.signature for layer in digits.layers]
     assert [curve.signature for curve in sent[: len(signatures)]] == signatures
-    assert [curve.signature for curve in sent[len(signatures) :]] == signatures, "each once more"
+    assert [curve.signature for curve in sent[len(signatures) :]] == 2 * signatures, (
+        "each after its second look, and in the end"
+    )
     for curve in sent:
         assert list(curve.batch_sizes) == [2, 4]
         assert all(seconds > 0 for seconds in curve.forward_seconds)
@@ -87,6 +89,18 @@ def test_the_curve_ends_where_the_next_batch_would_not_fit(digits: LayerGraph, m
     monkeypatch.setattr(layer_timing._PeakMemory, "taken", lambda _: BEYOND_GRADIENTS)
     assert [timing.batch_size for timing in curve(digits, memory_budget=BEYOND_GRADIENTS * 3 // 2)] == [1]
     assert [timing.batch_size for timing in curve(digits, memory_budget=BEYOND_GRADIENTS * 21 // 10)] == [1, 2, 4]
+
+
+def test_a_layer_without_room_for_its_gradients_is_not_even_made(
+    digits: LayerGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = digits.stage(0, 1)
+    trained = [spec.bytes for spec in stage.parameters if spec.trainable]
+    needed = sum(spec.bytes for spec in stage.tensors) + sum(trained) + max(trained)
+    monkeypatch.setattr(layer_timing._PeakMemory, "taken", lambda _: 0)
+    assert curve(digits, memory_budget=needed)
+    monkeypatch.setattr(layer_timing, "random_tensors", None)  # so that making it would fail
+    assert curve(digits, memory_budget=needed - 1) == []
 
 
 @pytest.mark.parametrize(

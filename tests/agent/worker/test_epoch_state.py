@@ -30,6 +30,19 @@ def test_wake_ups_run_once_even_when_registered_late() -> None:
         switch.check()
 
 
+def test_a_wake_up_that_finds_no_thread_keeps_no_other_one_asleep() -> None:
+    switch = EpochSwitch()
+    woken: list[str] = []
+
+    def starts_a_thread() -> None:
+        raise RuntimeError("can't start new thread")
+
+    switch.on_thrown(starts_a_thread)
+    switch.on_thrown(lambda: woken.append("all-reduce"))
+    assert switch.halt()
+    assert woken == ["all-reduce"]
+
+
 def test_the_end_that_is_told_is_the_first_error_and_no_halt() -> None:
     broken = EpochSwitch()
     broken.fail(ValueError("the link broke"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -349,3 +350,38 @@ def test_rows_are_the_batch_that_their_items_alone_make(item: Callable[[int], An
         assert repr(part.inputs) == repr(collate(items[first:end]))
         assert repr(part.targets) == repr(collate(items[::-1][first:end]))
         assert part.indices == (10, 11, 12, 13)[first:end]
+
+
+def test_one_that_is_closed_transforms_nothing_more_of_what_it_has_read() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    transformed: list[Any] = []
+
+    def slow(sample: Any, generator: torch.Generator) -> Any:
+        transformed.append(sample)
+        begun.set()
+        go_on.wait(10)
+        return sample
+
+    wanted = [FeedRequest(0, index, (index,), 0) for index in range(8)]
+    made = feed(LocalSamples(Numbers()), wanted, job=job(transform=slow), ahead=8)
+    assert begun.wait(10)
+    closing = threading.Thread(target=made.close)
+    closing.start()
+    with pytest.raises(HaltedError):
+        made.get(0, 7)  # so it is closed now
+    go_on.set()
+    closing.join(10)
+    assert len(transformed) == 1
+
+
+def test_a_data_set_that_exits_is_told_as_one_that_fails() -> None:
+    class Exits(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            sys.exit("no such folder")
+
+    made = feed(LocalSamples(Exits(), where="nano-1"), requests(1))
+    with pytest.raises(
+        EdgeswarmError, match="Item 0 of the dataset can't be read on nano-1: SystemExit: no such folder"
+    ):
+        made.get(0, 0)
+    made.close()

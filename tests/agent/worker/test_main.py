@@ -32,6 +32,8 @@ def test_a_halt_ends_what_came_before_it_though_it_had_not_begun(tmp_path: Path)
         with pytest.raises(EdgeswarmError, match="the epoch was halted"):
             prepare.next(60)
         assert halt.next(60).HasField("halted")
+        # What the user's code reads, and what it starts, takes no command away.
+        assert Path(f"/proc/{worker.process_id}/fd/0").readlink() == Path("/dev/null")
         # A later one is not halted: it fails for what it lacks.
         with pytest.raises(EdgeswarmError, match=r"[Jj]ob|folder|file"):
             worker.request(worker_pb2.WorkerCommand(prepare=worker_pb2.PrepareCommand(request=request)), 60)

@@ -81,7 +81,7 @@ def test_one_that_died_without_a_word_is_told_as_such(invoke: Invoke, home: Path
     leave_run(home, "digits-1", process=GONE)
     shown = invoke("status", "digits-1").stdout
     assert "it ended without a word" in shown
-    assert "edgeswarm train /home/me/digits.py --resume" in shown
+    assert "edgeswarm train /home/me/digits.py --resume --output /" in shown
     assert json.loads(invoke("status", "digits-1", "--json").stdout)["state"] == "lost"
 
 

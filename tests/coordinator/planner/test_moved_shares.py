@@ -12,6 +12,7 @@ from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
 from edgeswarm_coordinator.planner.moved_shares import moved_shares, stretched
+from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
 from .instances import instances, make_instance, whole_instances
@@ -113,12 +114,62 @@ def test_so_do_links_and_the_all_reduce(most: int, expected: dict[str, int] | No
     assert (moved and moved.plan.stages[0].shares) == expected
 
 
+def test_so_do_frames_that_wait() -> None:
+    """By a formula b holds six samples' frames beside its layers; in a round three inputs lie there, before the slower stage."""
+    plain = make_instance((1.0, 4.0), (1.0, 1.0, 1.0), saved_bytes=0, output_bytes=100, mini_batch=64)
+    roomy = replace(plain, training=replace(plain.training, frames_held=1))
+    plan = Plan("by hand", 8, 8, (Stage(0, 1, {"a": 8}, 4), Stage(1, 2, {"b": 4, "c": 4}, 1)))
+    seconds = shown(roomy, plan, {"b": 1 / 3})
+    moved = moved_shares(roomy, plan, seconds)
+    assert moved is not None
+    assert moved.plan.stages[1].shares == {"b": 6, "c": 2}
+    now = with_prediction(stretched(roomy, plan, seconds), plan).predicted
+    assert now is not None
+    needed = now.memory_bytes["b"]
+    assert plan_memory_bytes(roomy, moved.plan)["b"] < needed
+    a, b, c = roomy.devices
+    tight = replace(roomy, devices=(a, replace(b, memory_bytes=needed), c))
+    assert moved_shares(tight, plan, seconds) is None
+    # Where more waits than there is room for, whatever the shares, they may move as long as no more does.
+    tighter = replace(roomy, devices=(a, replace(b, memory_bytes=needed - 1), c))
+    slower = moved_shares(tighter, plan, shown(tighter, plan, {"b": 3.0}))
+    assert slower is not None
+    assert slower.plan.stages[1].shares == {"b": 2, "c": 6}
+
+
+def test_kernels_of_earlier_plans_are_in_its_prediction() -> None:
+    plain = make_instance((1.0, 1.0), (1.0, 1.0), mini_batch=12)
+    layers = tuple(replace(layer, kernel_bytes=1000) for layer in plain.model.layers)
+    instance = replace(plain, model=replace(plain.model, layers=layers))
+    plan = one_stage({"a": 6, "b": 6})
+    moved = moved_shares(instance, plan, shown(instance, plan, {"b": 2.0}), earlier=[one_stage({"a": 5, "b": 7})])
+    assert moved is not None
+    assert moved.plan.predicted is not None
+    alone = with_prediction(instance, moved.plan).predicted
+    assert alone is not None
+    more = {name: held - alone.memory_bytes[name] for name, held in moved.plan.predicted.memory_bytes.items()}
+    assert more == {"a": 4000, "b": 4000}
+
+
 def test_shares_that_cannot_split_the_last_micro_batch_are_none() -> None:
     """Of 7 samples (6, 3) leaves 5 and 2, and the first has room for one more only."""
     instance = make_instance((1.0, 1.0), (1.0, 1.0), least_batch=3, mini_batch=16)
     plan = one_stage({"a": 5, "b": 4}, micro_batches=2, last=7)
     instance.validate_plan(plan)
     assert moved_shares(instance, plan, shown(instance, plan, {"b": 2.0})) is None
+
+
+def test_nor_are_those_that_cannot_split_an_epochs_smaller_last_round() -> None:
+    """A layer needs three samples. (4, 3, 3) can split 6 of them, and (3, 3, 4) can't."""
+    instance = make_instance((1.0, 1.0), (1.0, 1.0, 1.0), least_batch=3, mini_batch=10)
+    plan = one_stage({"a": 4, "b": 3, "c": 3})
+    assert not plan.too_few_samples(6, instance.model.least_batches)
+    seconds = shown(instance, plan, {"c": 0.5})
+    moved = moved_shares(instance, plan, seconds)
+    assert moved is not None
+    assert moved.plan.stages[0].shares == {"a": 3, "b": 3, "c": 4}
+    assert moved.plan.too_few_samples(6, instance.model.least_batches)
+    assert moved_shares(instance, plan, seconds, rest=6) is None
 
 
 def test_nobody_is_left_without_samples() -> None:

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeswarm.model_costs import LayerCosts, ModelCosts
+from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json, instance_to_json
 from edgeswarm_coordinator.planner.cost_model import held_bytes, plan_memory_bytes
 from edgeswarm_coordinator.planner.passing_memory import (
+    HALF_OF_GAPS,
     SLOWER_LINK,
     TURNS_GAPS,
     Line,
@@ -23,6 +25,7 @@ from edgeswarm_coordinator.planner.passing_memory import (
     passing_table,
 )
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
+from edgeswarm_coordinator.planner.prediction import predict
 from edgeswarm_coordinator.simulator.simulate import simulate
 
 from .instances import instances, make_instance
@@ -59,8 +62,8 @@ def test_the_sum_by_hand() -> None:
         model=ModelCosts(30, layers),
         training=replace(plain.training, frames_held=2, inputs_ahead=8),
     )
-    # Workspace 100, 9 a sample of the layers, 2 x (30 + 20) of frames, 8 x 30 of inputs.
-    assert passing_bytes(instance, first_layer=0, end_layer=2, samples=4) == 100 + 4 * (9 + 100 + 240)
+    # Workspace 100, 9 a sample of the layers, 2 x 20 of frames, 8 x 30 of inputs, which don't come as frames.
+    assert passing_bytes(instance, first_layer=0, end_layer=2, samples=4) == 100 + 4 * (9 + 40 + 240)
     assert passing_bytes(instance, first_layer=1, end_layer=2, samples=4) == 50 + 4 * (9 + 2 * (10 + 20))
 
 
@@ -124,16 +127,19 @@ def test_several_micro_batches_in_flight_leave_gaps_for_each_other() -> None:
         )
         return (many - one) / 100
 
-    # Of what a micro-batch saves and works with; less where few are in flight.
-    assert gaps(0, 1, 2, 20) == pytest.approx(TURNS_GAPS * 160 / 2, abs=0.05)
-    assert gaps(0, 1, 8, 20) == pytest.approx(TURNS_GAPS * 160 * 7 / 8, abs=0.05)
-    assert gaps(1, 2, 2, 20) == pytest.approx(TURNS_GAPS * 110 / 2, abs=0.05)
+    # Of what a micro-batch saves and works with; less where few are in flight, or few come behind those.
+    many = 10**6
+    assert gaps(0, 1, 2, many) == pytest.approx(TURNS_GAPS * 160 / 2, abs=0.05)
+    assert gaps(0, 1, 8, many) == pytest.approx(TURNS_GAPS * 160 * 7 / 8, abs=0.05)
+    assert gaps(1, 2, 2, many) == pytest.approx(TURNS_GAPS * 110 / 2, abs=0.05)
+    assert gaps(0, 1, 2, 2 + 3) == pytest.approx(TURNS_GAPS * 160 / 2 * 3 / (3 + HALF_OF_GAPS), abs=0.05)
     # None where all of a round's are in flight, and never more than that would take.
     assert gaps(0, 1, 8, 8) == 0
-    assert gaps(1, 2, 7, 8) == 20 < TURNS_GAPS * 110 * 6 / 7
+    assert gaps(1, 2, 7, 8) == 20 < TURNS_GAPS * 110 * 6 / 7 / (1 + HALF_OF_GAPS)
     table = passing_table(instance)
     saved = np.full(table.frames_per_sample.shape, 100.0)
-    assert table.waiting_per_sample(saved, in_flight=2, micro_batches=20)[0, 1] == 200 + TURNS_GAPS * 80
+    held = table.waiting_per_sample(saved, in_flight=2, micro_batches=20)[0, 1]
+    assert held == pytest.approx(200 + TURNS_GAPS * 80 * 18 / (18 + HALF_OF_GAPS))
     assert table.waiting_per_sample(saved, in_flight=1, micro_batches=20)[0, 1] == 100
 
 
@@ -186,7 +192,7 @@ def test_frames_come_beside_inputs_that_wait_for_the_backward() -> None:
     instance = replace(plain, model=ModelCosts(30, layers), training=replace(plain.training, frames_held=1))
     assert instance.model.saved_bytes(0, 2) == 70
     assert instance.model.saved_bytes(1, 2) == 60
-    assert passing_bytes(instance, first_layer=0, end_layer=2, samples=3) == 3 * (30 + 10)
+    assert passing_bytes(instance, first_layer=0, end_layer=2, samples=3) == 3 * 10
     assert passing_bytes(instance, first_layer=1, end_layer=2, samples=3) == 3 * (40 + 10)
     both = [
         held_bytes(instance, first_layer=1, end_layer=2, samples=3, in_flight=count, micro_batches=2)
@@ -275,6 +281,7 @@ def test_the_most_samples_are_held_and_one_more_is_not(
     passing = PassingMemory(
         (Line(fixed, per_sample), Line(np.array([float(other[0])]), np.array([float(other[1])]))),
         frames,
+        none,
         inputs,
         ahead,
         gaps_per_sample=none,
@@ -297,6 +304,7 @@ def test_many_devices_at_once() -> None:
     passing = PassingMemory(
         (Line(np.array([0.0, 100.0]), np.array([8.0, 15.0])),),
         np.array([2.0, 5.0]),
+        none,
         np.array([10.0, 0.0]),
         8,
         gaps_per_sample=none,
@@ -365,13 +373,25 @@ def test_what_passes_is_counted_by_every_planner(instance: PlanningInstance, byt
 
 
 def test_a_pass_computes_with_its_own_samples_while_frames_and_feed_hold_all() -> None:
+    """And the others of the micro-batch at hand lie beside it."""
     instance = with_passing(make_instance(memory_bytes=(20_000, 20_000)))
+    instance = replace(instance, model=replace(instance.model, input_bytes=70))
     whole = passing_bytes(instance, first_layer=0, end_layer=4, samples=6)
     in_passes = passing_bytes(instance, first_layer=0, end_layer=4, samples=6, at_once=2)
     # 300 a sample of the layer with the most, while those behind it hold nothing yet.
     layers = instance.model.layers
     behind = [50 * (len(layers) - 1 - index) for index in range(len(layers))]
-    assert whole - in_passes == 4 * max(
-        layer.transient_bytes - saved for layer, saved in zip(layers, behind, strict=True)
+    computing = max(layer.transient_bytes - saved for layer, saved in zip(layers, behind, strict=True))
+    assert whole - in_passes == 4 * (computing - 70)
+    # What a simulated round knows of frames takes nothing of that away.
+    stage = Stage(0, 4, {"a": 6}, 1, passes={"a": 3})
+    predicted = predict(
+        replace(instance, training=replace(instance.training, mini_batch=6)),
+        Plan("by hand", 6, 1, (stage,)),
     )
+    formula = held_bytes(
+        instance, first_layer=0, end_layer=4, samples=6, in_flight=1, micro_batches=1, at_once=2,
+        base_bytes=instance.devices[0].base_bytes,
+    )  # fmt: skip
+    assert predicted.memory_bytes["a"] == formula
     assert passing_bytes(instance, first_layer=0, end_layer=4, samples=6, at_once=6) == whole

@@ -9,6 +9,7 @@ import pytest
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
+from edgeswarm_coordinator.planner import room_for_frames
 from edgeswarm_coordinator.planner.planners import make_plan
 from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.planner.room_for_frames import with_room_for_frames
@@ -53,6 +54,29 @@ def test_as_many_are_in_flight_as_their_frames_have_room(room_for: int) -> None:
 def test_a_device_that_is_short_of_memory_whatever_is_in_flight_has_no_plan() -> None:
     instance = slow_second(needed(1) - 1)
     assert with_room_for_frames(instance, two_stages(instance, 4)) is None
+
+
+def test_many_in_flight_take_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = replace(slow_second(PLENTY), training=replace(slow_second(PLENTY).training, mini_batch=200))
+    stages = (Stage(0, 1, {"a": 1}, 199), Stage(1, 2, {"b": 1}, 1))
+    plan = with_prediction(instance, Plan(planner="by hand", micro_batch=1, micro_batches=200, stages=stages))
+    short = replace(instance, devices=(instance.devices[0], replace(instance.devices[1], memory_bytes=needed(4))))
+    tried: list[int] = []
+
+    def counted(instance: PlanningInstance, plan: Plan) -> Plan:
+        tried.append(plan.stages[0].in_flight)
+        return with_prediction(instance, plan)
+
+    monkeypatch.setattr(room_for_frames, "with_prediction", counted)
+    fitting = with_room_for_frames(short, plan)
+    assert fitting is not None
+    assert fitting.stages[0].in_flight == 4
+    assert len(tried) < 40
+    # Where one in flight is too much, nothing else is tried.
+    tried.clear()
+    lacking = replace(instance, devices=(instance.devices[0], replace(instance.devices[1], memory_bytes=needed(1) - 1)))
+    assert with_room_for_frames(lacking, plan) is None
+    assert tried == [1]
 
 
 @pytest.mark.parametrize("planner", ["edgeswarm", "pipeline", "asteroid"])
