@@ -201,7 +201,7 @@ def test_ctrl_c_twice_leaves_at_once_and_the_devices_free_themselves(desk: Desk)
 
 
 def data_service_log(command: RunningCommand) -> str:
-    return "".join(path.read_text() for path in command.temporary.glob("edgeswarm-data-*.log"))
+    return "".join(path.read_text() for path in command.temporary.glob("edgeswarm-*/data-service.log"))
 
 
 def test_a_data_service_that_is_killed_is_told(desk: Desk) -> None:
