@@ -138,10 +138,9 @@ def _extract(archive: tarfile.TarFile, folder: Path, limits: BundleLimits) -> No
             assert content is not None, "a plain file has content"
             with place.open("xb") as file:
                 shutil.copyfileobj(content, file)
+                # Before the folder gets its name: with that it is whole, after a power cut too.
                 file.flush()
-                os.fsync(
-                    file.fileno()
-                )  # before the folder gets its name: that one is there whole, after a power cut too
+                os.fsync(file.fileno())
         except (FileExistsError, NotADirectoryError) as error:
             raise _refused(f"{member.name!r} is a file and a folder at once") from error
 

@@ -140,7 +140,7 @@ class StageOptimizer:
             elif self._schedule is not None:
                 raise EdgeswarmError(
                     ErrorCode.JOB_INVALID,
-                    f'{type(self.optimizer).__name__}\'s groups have no "lr", which learning_rate_schedule changes.',
+                    f"The groups of {type(self.optimizer).__name__} have no lr for learning_rate_schedule to change.",
                     "Take learning_rate_schedule out of the job, or an optimizer that has it.",
                 )
 

@@ -53,6 +53,6 @@ def test_an_optimizer_without_a_learning_rate_steps() -> None:
 
 
 def test_a_schedule_has_nothing_to_change_there() -> None:
-    with pytest.raises(EdgeswarmError, match='SignDescent\'s groups have no "lr"') as caught:
+    with pytest.raises(EdgeswarmError, match="The groups of SignDescent have no lr") as caught:
         StageOptimizer(job(lambda number: 1.0), trained())
     assert "learning_rate_schedule" in caught.value.remedy
