@@ -76,11 +76,12 @@ class Task(Generic[Result]):
         """
         swallowed = threading.Event()
         with _swallowed_abandonments(swallowed):
-            waited_for, begun = 0.0, time.monotonic()
+            begun, longest_seconds = time.monotonic(), 0.0
             while not self.done and (patience_seconds := self._interrupt()):
-                if patience_seconds != waited_for:  # an import may be over, and a start begun
-                    waited_for, begun = patience_seconds, time.monotonic()
-                if time.monotonic() > begun + patience_seconds:
+                longest_seconds = max(
+                    longest_seconds, patience_seconds
+                )  # a start may follow an import that took its time
+                if time.monotonic() > begun + longest_seconds:
                     return False
                 self._thread.join(_LOOK_SECONDS)
             until = time.monotonic() + wait_seconds

@@ -22,7 +22,7 @@ from .cost_model import plan_memory_bytes
 from .micro_batches import micro_batch_sizes
 from .needed_in_flight import with_needed_in_flight
 from .planning_work import MOST_WORK, asteroid_work, dapple_work, pipedream_work, pipeline_work
-from .prediction import with_prediction
+from .prediction import predicted_seconds, with_prediction
 from .room_for_frames import with_room_for_frames
 from .search.edgeswarm import plan_by_search
 from .search.effort import MANY_DEVICES
@@ -116,9 +116,7 @@ def _is_faster(plan: Plan | None, other: Plan | None) -> bool:
     """By what is predicted; any plan is faster than none."""
     if plan is None or other is None:
         return plan is not None
-    assert plan.predicted is not None, "the planner predicts what it plans"
-    assert other.predicted is not None, "the planner predicts what it plans"
-    return plan.predicted.round_seconds < other.predicted.round_seconds
+    return predicted_seconds(plan) < predicted_seconds(other)
 
 
 PLANNERS: dict[str, Planner] = {
@@ -232,8 +230,8 @@ def _fitting_plan(
         shortages = plan_shortages(instance, plan, needed=plan.predicted.memory_bytes)
         fitting = with_room_for_frames(instance, plan)
         if fitting is not None:
-            best = fitting if best is None or _seconds(fitting) < _seconds(best) else best
-            if _seconds(fitting) <= _seconds(plan) * (1 + _NO_LONGER):
+            best = fitting if best is None or predicted_seconds(fitting) < predicted_seconds(best) else best
+            if predicted_seconds(fitting) <= predicted_seconds(plan) * (1 + _NO_LONGER):
                 return best, burdened, ()
         beside = _not_searched_for(planner, instance, plan, plan.predicted.memory_bytes)
         devices = (
@@ -244,11 +242,6 @@ def _fitting_plan(
         )
         burdened = replace(burdened, devices=tuple(devices))
     return best, burdened, shortages
-
-
-def _seconds(plan: Plan) -> float:
-    assert plan.predicted is not None
-    return plan.predicted.round_seconds
 
 
 def _not_searched_for(

@@ -37,6 +37,12 @@ def with_prediction(instance: PlanningInstance, plan: Plan, *, earlier: Sequence
     return replace(plan, predicted=predict(instance, plan, earlier=earlier))
 
 
+def predicted_seconds(plan: Plan) -> float:
+    """Of a round of a plan that has its prediction."""
+    assert plan.predicted is not None, "whoever plans predicts"
+    return plan.predicted.round_seconds
+
+
 def describe_limits(plan: Plan, limits: tuple[Limit, ...]) -> str:
     """What a round's critical path is made of, in words: the largest part first, small ones left out.
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 
-from .prediction import with_prediction
+from .prediction import predicted_seconds, with_prediction
 from .shortage import Shortage, plan_shortages
 
 # Up to a K of twice as much it is one less.
@@ -40,7 +40,7 @@ def with_room_for_frames(instance: PlanningInstance, plan: Plan) -> Plan | None:
         ]
         if not tries:
             return None
-        plan = min(tries, key=lambda fewer: (_lack(_shortages(instance, fewer)), _seconds(fewer)))
+        plan = min(tries, key=lambda fewer: (_lack(_shortages(instance, fewer)), predicted_seconds(fewer)))
         shortages = _shortages(instance, plan)
     return plan
 
@@ -74,11 +74,6 @@ def _with_in_flight(plan: Plan, place: int, in_flight: int) -> Plan:
 def _shortages(instance: PlanningInstance, plan: Plan) -> tuple[Shortage, ...]:
     assert plan.predicted is not None
     return plan_shortages(instance, plan, needed=plan.predicted.memory_bytes)
-
-
-def _seconds(plan: Plan) -> float:
-    assert plan.predicted is not None
-    return plan.predicted.round_seconds
 
 
 def _lack(shortages: tuple[Shortage, ...]) -> int:

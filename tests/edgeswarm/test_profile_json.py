@@ -45,6 +45,15 @@ def test_what_an_instance_may_also_have_survives_json() -> None:
     assert instance_from_json(json.loads(json.dumps(instance_to_json(more)))) == more
 
 
+@pytest.mark.parametrize("field", ["update_seconds", "layer_errors", "largest_measured", "overheads"])
+def test_what_is_null_is_not_there(field: str) -> None:
+    document: dict[str, Any] = dict(instance_to_json(instance()))
+    for profile in document["profiles"].values():
+        assert field not in profile
+        profile[field] = None
+    assert instance_from_json(document) == instance()
+
+
 def test_a_data_source_with_one_bandwidth() -> None:
     document = {**instance_to_json(instance()), "data_source": {"bandwidth_bytes_per_second": 9}}
     assert instance_from_json(document).data_source == DataSource((9.0, 9.0), egress=9.0)
@@ -121,7 +130,7 @@ def test_from_json_names_the_field(path: str, value: object, words: str) -> None
 
 
 def test_profiles_must_be_of_the_model() -> None:
-    document = instance_to_json(instance())
+    document: dict[str, Any] = dict(instance_to_json(instance()))
     other = json.loads(json.dumps(document))
     other["model"]["layers"].pop()
     with pytest.raises(EdgeswarmError, match="box has 2 layers, but the model has 1"):
