@@ -5,10 +5,10 @@
               for each repeat:  edgeswarm | single device | DDP | 1F1B | edgeswarm again | comparison planners' plans
                                 edgeswarm, all samples new and from a hub whose link is as slow as the others
 
-One JSON file a cell, written after each step and each run: what was broken off goes on where it was, with the same profiles,
-plans and settings, on a new bed. On a machine that was started since, it goes on at the repeat that was broken off, for ratios
-are taken within a repeat; on one with another processor it begins anew (bench/kept_document.py). Devices have their short
-names in it.
+One JSON file a cell, written after each step and each run: what was broken off goes on at the repeat that was broken off, with
+the same profiles, plans and settings, on a new bed. Ratios are taken within a repeat, and a bed's devices and what its machine's
+pace is told by are its own. On a machine with another processor it begins anew (bench/kept_document.py). Devices have their
+short names in it.
 
 It also holds what predictions are judged by (bench/predictions_report.py).
 """
@@ -70,10 +70,10 @@ class CellMeasurement:
             self._forget_half_repeats()
 
     def _forget_half_repeats(self) -> None:
-        """Those of another start of the machine: what comes now would be no neighbour of them in time."""
+        """What comes now would be no neighbour of them in time."""
         unfinished = {repeat for repeat, _ in self.missing()}
         runs = self.document["runs"]
-        counting = [run for run in runs if run["repeat"] not in unfinished or run["boot"] == boot_id()]
+        counting = [run for run in runs if run["repeat"] not in unfinished]
         if len(counting) < len(runs):
             say(
                 f"{self.cell.name}: {len(runs) - len(counting)} runs of a repeat that was broken off before are left out"

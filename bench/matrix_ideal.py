@@ -103,7 +103,7 @@ def ideal_table(found: Sequence[Nearness]) -> Report:
     for cell in found:
         behind = cell.behind_the_best_plan
         report.rows.append((
-            *(cell.result.cell, f"{cell.of_ideal:.2f}", f"{cell.rate / cell.result.ideal_beside:.2f}"),
+            *(cell.result.cell, f"{cell.of_ideal:.2f}", cell.result.of_ideal_beside(cell.rate)),
             f"{cell.rate / cell.plain:.2f}",
             "" if cell.wanted is None else f"{cell.wanted:.2f}",
             *(f"{cell.best_rate / cell.result.ideal:.2f}", f"{behind:+.1%}", cell.limits),

@@ -28,9 +28,10 @@ from bench.cell import (
 )
 from bench.energy import Counter, joules_between, read_counters
 from bench.measuring import say
+from bench.peers.alone import Alone
 from bench.peers.launch import PeerRun, run_peer
-from bench.peers.rounds import WARM_UP_ROUNDS, warm_up_rounds
-from bench.peers.settings import PeerSettings, PeerTuner, alone, rate_alone
+from bench.peers.rounds import LEAST_ROUNDS, WARM_UP_ROUNDS, warm_up_rounds
+from bench.peers.settings import PeerSettings, PeerTuner, slowness_of_rounds
 from bench.testbed import links
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.cluster import BedCluster
@@ -49,7 +50,8 @@ from edgeswarm_coordinator.events import (
 from edgeswarm_coordinator.metrics import move_to_json, round_to_json
 from edgeswarm_coordinator.plan_by_hand import with_node_ids
 
-LEAST_ROUNDS, SERVED_ROUNDS = 3, 4
+# Of an epoch that is served: behind the first rounds, and before the last ones, whose samples came ahead of them.
+SERVED_ROUNDS, ROUNDS_AHEAD = 6, 2
 # Until the second look at the devices' speeds, or the first one where rounds are long; neither where that takes too long.
 SETTLING_ROUNDS = (12, 6)
 # Of a training that is long enough for other shares to pay.
@@ -162,13 +164,13 @@ class OnBed:
         folder = self._run_folder()
         links.limit(HUB, self._cell.mbps)
         try:
-            options = self._options(rounds=WARM_UP_ROUNDS + SERVED_ROUNDS, data="served")
-            return self._trained(options, folder, first=WARM_UP_ROUNDS)
+            options = self._options(rounds=WARM_UP_ROUNDS + SERVED_ROUNDS + ROUNDS_AHEAD, data="served")
+            return self._trained(options, folder, first=WARM_UP_ROUNDS, last=WARM_UP_ROUNDS + SERVED_ROUNDS)
         finally:
             links.limit(HUB, None)
 
-    def _trained(self, options: TrainOptions, folder: Path, *, first: int) -> dict[str, Any]:
-        """first: the rounds before it don't count."""
+    def _trained(self, options: TrainOptions, folder: Path, *, first: int, last: int | None = None) -> dict[str, Any]:
+        """first: the rounds before it don't count; nor do that of `last` and those behind it."""
         counters = read_counters()
         ends: list[float] = []
 
@@ -183,12 +185,22 @@ class OnBed:
             result = train_from_full_speed(self._cluster, replace(options, output=folder / "result"), listen)
         except EdgeswarmError as error:
             return {"problem": f"{error.code.value}: {error.message}"}
-        return self._told(result.metrics["rounds"], ends, first=first, counters=counters)
+        return self._told(
+            result.metrics["rounds"][:last], ends[:last], first=first, counters=counters, is_whole=last is None
+        )
 
     def _told(
-        self, rounds: Sequence[Mapping[str, Any]], ends: Sequence[float], *, first: int, counters: dict[str, Counter]
+        self,
+        rounds: Sequence[Mapping[str, Any]],
+        ends: Sequence[float],
+        *,
+        first: int,
+        counters: dict[str, Counter],
+        is_whole: bool = True,
     ) -> dict[str, Any]:
-        """What the document has of a training. rounds: as metrics.json has them; those from `first` on count. ends: theirs."""
+        """What the document has of a training. rounds: as metrics.json has them; those from `first` on count. ends: theirs.
+        is_whole: more rounds came behind them where it isn't.
+        """
         done = rounds[first:]
         names = {node_id: name for name, node_id in self._node_ids.items()}
         return {
@@ -196,7 +208,7 @@ class OnBed:
             "slowness": [
                 slowness(SPEED_LOGS, end - each["seconds"], end) for each, end in zip(done, ends[first:], strict=True)
             ],
-            "joules": joules_between(counters, read_counters()),
+            "joules": joules_between(counters, read_counters()) if is_whole else None,
             "devices": {
                 names[device]: {
                     "peak_bytes": max(each["parts"][device]["peak_memory_bytes"] for each in rounds),
@@ -209,44 +221,46 @@ class OnBed:
             },
         }
 
-    def alone(self) -> dict[str, dict[str, float]]:
-        """By class of device (its cores): samples per second by itself, at its best micro-batch."""
-        found: dict[str, dict[str, float]] = {}
+    def alone(self) -> dict[str, dict[str, Any]]:
+        """By class of device (its cores): what it does by itself at its best, and beside_others: samples per second likewise
+        while the others compute too; None where its memory isn't enough for that.
+        """
+        found: dict[str, dict[str, Any]] = {}
         for name, cores in self._cores.items():
             kind, folder = f"{cores:g}", self._run_folder()
             if kind in found:
                 continue
+            device = Alone(self._bed, name, self._cell.model, self._mini_batch, self._effort.alone_seconds)
             with self._cluster.paused():
-                told = alone(self._bed, name, self._cell.model, folder=folder, seconds=self._effort.alone_seconds)
+                told = device.best(folder)
                 others = [other for other in self._cores if other != name]
                 # Once more while the machine's other devices compute too: less, as real devices would not have it.
                 with self._cluster.accompanied(others, whole_stage(self._cluster, self._cell.job)):
-                    beside = self._rate_beside(name, told, folder / "beside-others")
+                    beside = self._rate_beside(device, told, folder / "beside-others")
             found[kind] = {**told, "beside_others": beside}
             say(f"{name} alone: {found[kind]}")
         return found
 
-    def _rate_beside(self, name: str, alone: Mapping[str, float], folder: Path) -> float:
+    @staticmethod
+    def _rate_beside(device: Alone, alone: Mapping[str, Any], folder: Path) -> float | None:
         """As it was best alone; with half as many samples at once and so on, where memory isn't enough for that now."""
-        micro_batch = int(alone["micro_batch"])
-        while micro_batch:
-            rate = rate_alone(
-                *(self._bed, name, self._cell.model),
-                micro_batch=micro_batch,
-                folder=folder / str(micro_batch),
+        at_once = int(alone["micro_batch"])
+        while at_once:
+            told = device.rate(
+                at_once,
+                folder / str(at_once),
                 channels_last=bool(alone["channels_last"]),
-                seconds=self._effort.alone_seconds,
+                expected=alone["samples_per_second"],
             )
-            if rate is not None:
-                return rate
-            micro_batch //= 2
-        return 0.0
+            if told is not None:
+                return float(told["samples_per_second"])
+            at_once //= 2
+        return None
 
-    def tuned_peers(self, speeds: dict[str, dict[str, float]]) -> dict[str, PeerSettings]:
+    def tuned_peers(self, speeds: dict[str, dict[str, Any]]) -> dict[str, PeerSettings]:
         by_device = {name: speeds[f"{cores:g}"] for name, cores in self._cores.items()}
         rates = {name: speed["samples_per_second"] for name, speed in by_device.items()}
         best = max(rates, key=lambda name: rates[name])
-        slowest = min(rates, key=lambda name: rates[name])
         tuner = PeerTuner(
             self._bed,
             self._cell.model,
@@ -264,7 +278,7 @@ class OnBed:
                     int(by_device[best]["micro_batch"]),
                     channels_last=bool(by_device[best]["channels_last"]),
                 ),
-                **tuner.data_parallel(int(by_device[slowest]["micro_batch"])),
+                **tuner.data_parallel({name: int(speed["micro_batch"]) for name, speed in by_device.items()}),
                 "1F1B": tuner.pipeline(bytes_per_second=self._cell.mbps * 1e6 / 8),
             }
 
@@ -280,14 +294,12 @@ class OnBed:
                 folder=self._run_folder(),
                 limit_seconds=_LIMIT_SECONDS,
             )
-            # Its processes end right behind their last round.
-            end = time.monotonic()
         if done.problem:
             return {"problem": done.problem}
         rounds = len(done.round_seconds)
         return {
             "round_seconds": list(done.round_seconds),
-            "slowness": [slowness(SPEED_LOGS, end - sum(done.round_seconds), end)] * rounds,
+            "slowness": slowness_of_rounds(done),
             "joules": done.joules,
             "devices": {
                 name: {"own_peak_bytes": peak, "cpu_seconds": cpu / rounds, "sent_bytes": sent / rounds}

@@ -1,24 +1,25 @@
 """From the cells' documents to what they say: rates, ratios beside the noise, the table. Pure.
 
 A method's rate in a repeat is that of its median round. Ratios are taken within a repeat, since its runs are neighbours in time,
-and their median over the repeats counts. What it must exceed, or it reads `equal`, is the larger of two: the same setting against
-itself in the worst repeat, and how far the ratio of a single repeat is from that median. Both as factors, so that it doesn't
-matter which method is divided by which: a ratio one of whose repeats is at 1 or beyond is `equal`.
+and their median over the repeats counts. Our own rate there is the geometric mean of our two runs, between which the peers run.
+What a ratio must exceed, or it reads `equal`, is the larger of two: the same setting against itself in the worst repeat, and how
+far the ratio of a single repeat is from that median. Both as factors, so that it doesn't matter which method is divided by which:
+a ratio one of whose repeats is at 1 or beyond is `equal`.
 
 A machine that is shared changes its pace between two runs, which the testbed writes down. So there are two estimates of each
-ratio: of rates at one pace (rate x slowness), and of those as measured. The first one counts in every cell all of whose runs
-tell their slowness. That is a rule, and nobody looks for it at what is compared. The other one stands beside it.
+ratio: of rates at one pace (each round's seconds by the machine's slowness in it), and of those as measured. The first one counts
+in every cell all of whose runs tell their slowness. That is a rule, and nobody looks for it at what is compared. The other one
+stands beside it.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.bad_plan import BAD_PLAN
 from bench.cell import RUN_AGAIN
 from bench.measuring import Report, Spread
 from bench.origin import remark, remarks
@@ -34,19 +35,31 @@ class Estimate:
 
     rates: dict[str, dict[int, float]]
 
+    def own(self, method: str) -> dict[int, float]:
+        """By repeat: of one method, over both its runs where it ran twice."""
+        again = self.rates.get(method + RUN_AGAIN, {})
+        return {
+            repeat: math.sqrt(rate * again.get(repeat, rate)) for repeat, rate in self.rates.get(method, {}).items()
+        }
+
     @property
     def noise(self) -> float | None:
         """Of the same setting against itself, 0.02 for 2 %; None while it was not run twice in a repeat."""
-        return max(map(_apart, self._ratios(OURS, OURS + RUN_AGAIN)), default=None)
+        first, again = self.rates.get(OURS, {}), self.rates.get(OURS + RUN_AGAIN, {})
+        return max((_apart(first[repeat] / again[repeat]) for repeat in first if repeat in again), default=None)
 
     def speed_up(self, other: str, *, of: str = OURS) -> Spread | None:
         """Ours, or that of one of our own methods, by the other's rate, over the repeats that both have; None for no such."""
-        found = self._ratios(of, other)
+        ours, theirs = self.own(of), self.own(other)
+        found = [ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs]
         return Spread.of(found) if found else None
 
     def must_exceed(self, ratio: Spread) -> float:
-        """How far from 1 a ratio may be that still says nothing: the noise, or by how much one of its repeats is off."""
-        return max(self.noise or 0.0, *(_apart(extreme / ratio.median) for extreme in (ratio.least, ratio.most)))
+        """How far from 1 a ratio may be that still says nothing: the noise, or by how much one of its repeats is off.
+        Infinite where nobody knows the noise.
+        """
+        noise = math.inf if self.noise is None else self.noise
+        return max(noise, *(_apart(extreme / ratio.median) for extreme in (ratio.least, ratio.most)))
 
     def is_equal(self, ratio: Spread) -> bool:
         return _apart(ratio.median) <= self.must_exceed(ratio)
@@ -60,10 +73,6 @@ class Estimate:
         repeats = f", {ratio.least:.2f} to {ratio.most:.2f}" if ratio.count > 1 else ""
         return f"equal ({ratio.median:.2f}{repeats})"
 
-    def _ratios(self, above: str, below: str) -> list[float]:
-        ours, theirs = self.rates.get(above, {}), self.rates.get(below, {})
-        return [ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs]
-
 
 def _apart(ratio: float) -> float:
     """How far from 1: 0.25 for 1.25 and for 0.8."""
@@ -75,18 +84,20 @@ class CellResult:
     """What one cell's document says.
 
     measured: with rates of the median round, as they were. paced: likewise, as if the machine had been at its best pace, where
-    its slowness is known. problems: by method, why. worst_rounds: by method, its slowest round by its median one.
-    ideal: samples per second, what the devices do alone in all. ideal_beside: likewise, each measured while the others compute,
-    since they share a machine here. remark: on what made its runs.
+    its slowness is known. problems: by method, why. failures: by method, how many of its runs failed. worst_rounds: by method,
+    its slowest round by its median one. ideal: samples per second, what the devices do alone in all. ideal_beside: likewise, each
+    measured while the others compute, since they share a machine here; None where one has no memory for that. remark: on what
+    made its runs.
     """
 
     cell: str
     measured: Estimate
     paced: Estimate
     problems: dict[str, str]
+    failures: dict[str, int]
     worst_rounds: dict[str, float]
     ideal: float
-    ideal_beside: float
+    ideal_beside: float | None
     peers: tuple[str, ...]
     plans: tuple[str, ...]
     same_plan_as: dict[str, str]
@@ -109,8 +120,12 @@ class CellResult:
 
     def rate(self, method: str) -> float | None:
         """As measured: median over the repeats."""
-        found = list(self.measured.rates.get(method, {}).values())
+        found = list(self.measured.own(method).values())
         return statistics.median(found) if found else None
+
+    def of_ideal_beside(self, rate: float) -> str:
+        """`0.97`; nothing where it isn't known."""
+        return "" if self.ideal_beside is None else f"{rate / self.ideal_beside:.2f}"
 
     @property
     def best_peer(self) -> str | None:
@@ -124,30 +139,39 @@ def read_cell(document: dict[str, Any]) -> CellResult:
     rates: dict[str, dict[int, float]] = {}
     paced: dict[str, dict[int, float]] = {}
     problems: dict[str, str] = {}
+    failures: dict[str, int] = {}
     worst: dict[str, list[float]] = {}
     for run in document["runs"]:
         if "problem" in run:
             problems[run["method"]] = run["problem"]
+            failures[run["method"]] = failures.get(run["method"], 0) + 1
             continue
         median = statistics.median(run["round_seconds"])
-        rate = document["mini_batch"] / median
-        rates.setdefault(run["method"], {})[run["repeat"]] = rate
-        if slowness := [value for value in run.get("slowness", []) if value]:
-            paced.setdefault(run["method"], {})[run["repeat"]] = rate * statistics.median(slowness)
+        rates.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / median
+        if at_best := _paced(run):
+            paced.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / statistics.median(at_best)
         worst.setdefault(run["method"], []).append(max(run["round_seconds"]) / median)
+    beside = [document["alone"][kind]["beside_others"] for kind in document["device_classes"]]
     return CellResult(
         cell=document["cell"],
         measured=Estimate(rates),
         paced=Estimate(paced),
         problems=problems,
+        failures=failures,
         worst_rounds={method: max(found) for method, found in worst.items()},
         ideal=sum(document["alone"][kind]["samples_per_second"] for kind in document["device_classes"]),
-        ideal_beside=sum(document["alone"][kind]["beside_others"] for kind in document["device_classes"]),
+        ideal_beside=sum(beside) if all(beside) else None,
         peers=tuple(document["peers"]),
-        plans=tuple(name for name in document["plans"] if name != BAD_PLAN),
+        plans=tuple(document["plans"]),
         same_plan_as=document["same_plan_as"],
         remark=remark(document["runs"]),
     )
+
+
+def _paced(run: Mapping[str, Any]) -> list[float]:
+    """Seconds of the rounds of which the machine's slowness is known, had it been at its best pace."""
+    slownesses = run.get("slowness") or [None] * len(run["round_seconds"])
+    return [seconds / slow for seconds, slow in zip(run["round_seconds"], slownesses, strict=True) if slow]
 
 
 def peers_table(cells: Sequence[CellResult]) -> Report:
@@ -157,11 +181,12 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
         title="edgeswarm and its peers",
         how=(
             "Samples per second of the median round, and edgeswarm's by each peer's: medians over interleaved repeats (least to "
-            "most). Ideal: the sum of what the devices do alone; at once: each measured while the others compute, since devices "
-            "on one machine take of each other's caches. Noise: the same setting against itself, in the worst repeat. `equal`: "
-            "the median is no further from 1 than that noise, or than one of the ratio's own repeats is from the median. By: "
-            "ratios are of rates at one pace, each times the machine's slowness meanwhile, in every cell whose runs all tell it, "
-            "whatever comes out; else as measured. Otherwise: the best peer by the other one, and the noise of that."
+            "most); edgeswarm's in a repeat is the geometric mean of its two runs. Ideal: the sum of what the devices do alone; "
+            "at once: each measured while the others compute, since devices on one machine take of each other's caches. Noise: "
+            "the same setting against itself, in the worst repeat. `equal`: the median is no further from 1 than that noise, or "
+            "than one of the ratio's own repeats is from the median. By: ratios are of rates at one pace, each round's seconds "
+            "by the machine's slowness in it, in every cell whose runs all tell it, whatever comes out; else as measured. "
+            "Otherwise: the best peer by the other one, and the noise of that."
         ),
         columns=(
             *("cell", "samples/s", "of the ideal", "of the ideal at once", "noise", "worst round"),
@@ -182,10 +207,20 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
         if best is not None and (ratio := cell.counting.speed_up(best)) is not None:
             noise = cell.counting.must_exceed(ratio)
             is_faster = ratio.median > 1 and not cell.counting.is_equal(ratio)
-            report.expect(f"{cell.cell}: {ratio.shown()} times {best}, beside a noise of {noise:.0%}", is_faster)
+            beside = "no noise is known" if math.isinf(noise) else f"beside a noise of {noise:.0%}"
+            report.expect(f"{cell.cell}: {ratio.shown()} times {best}, {beside}", is_faster)
+        for method in (OURS, OURS + RUN_AGAIN):
+            if method in cell.failures:
+                report.expect(f"{cell.cell}: {method} runs ({cell.problems[method]})", False)
         noise_of_itself = cell.counting.noise
         report.data[cell.cell] = {"samples_per_second": ours, "of_ideal": ours / cell.ideal, "noise": noise_of_itself}
     report.remarks += remarks({cell.cell: cell.remark for cell in cells})
+    report.remarks += [
+        f"{cell.cell}: {method} failed in {times} of its runs ({cell.problems[method]})"
+        for cell in cells
+        for method, times in cell.failures.items()
+        if method in cell.measured.rates and not method.startswith(OURS)
+    ]
     return report
 
 
@@ -198,14 +233,16 @@ def _beside_peers(cell: CellResult, method: str, peers: Sequence[str]) -> tuple[
     otherwise = None if cell.best_peer is None else cell.other.speed_up(cell.best_peer, of=method)
     return (
         cell.cell if method == OURS else method.replace(OURS, cell.cell),
-        *(f"{rate:.1f}", f"{rate / cell.ideal:.2f}", f"{rate / cell.ideal_beside:.2f}"),
+        *(f"{rate:.1f}", f"{rate / cell.ideal:.2f}", cell.of_ideal_beside(rate)),
         *("" if noise is None else f"{noise:.0%}", f"{cell.worst_rounds[method]:.2f}"),
         *(
             cell.problems.get(peer, "") if found is None else cell.counting.shown(found)
             for peer, found in ratios.items()
         ),
         AT_ONE_PACE if cell.is_at_one_pace else AS_MEASURED,
-        "" if otherwise is None else f"{otherwise.shown()}, noise {cell.other.must_exceed(otherwise):.0%}",
+        ""
+        if otherwise is None
+        else f"{otherwise.shown()}, noise {cell.other.must_exceed(otherwise):.0%}".removesuffix(", noise inf%"),
     )
 
 

@@ -118,7 +118,7 @@ def tuned_peer(bed: EmulatedLan, cluster: BedCluster, method: str, task: str, fo
         for settings in settings_to_try(method, task, {device.name: device.cores for device in bed.environment.devices})
     }
     for number, (choice, settings) in enumerate(choices.items()):
-        words = settings.words(task, TASKS[task][1], rounds=TRIAL_ROUNDS, seconds=_LIMIT_SECONDS)
+        words = settings.words(task, TASKS[task][1], rounds=TRIAL_ROUNDS, seconds=_LIMIT_SECONDS, is_trial=True)
         with cluster.paused():
             done = run_peer(
                 bed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -14,9 +15,11 @@ from pathlib import Path
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
-READY_SECONDS = 120.0
+# The data set was opened before, in the command, however long that took; and Ctrl-C ends the wait.
+READY_SECONDS = 3600.0
 STOP_SECONDS = 2.0
 _LOG_TAIL_BYTES = 8000
+_MOST_LOG_BYTES = 4 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class DataServiceReady:
 class DataServiceProcess:
     """One data service. It ends with this process at the latest, since it holds the other end of a pipe.
 
-    log_path: where its stderr goes, what the user's data set prints.
+    log_path: where its stderr goes, what the user's data set prints; of much the end is kept.
     """
 
     def __init__(self, settings: DataServiceSettings, *, log_path: Path) -> None:
@@ -97,9 +100,10 @@ class DataServiceProcess:
         return DataServiceReady(document["port"])
 
     def check(self) -> None:
-        """Raises EdgeswarmError (DATA_FAILED) where it isn't running any more."""
+        """Raises EdgeswarmError (DATA_FAILED) where it isn't running any more. To be called now and then: it cuts the log too."""
         if self._process is not None and self._process.poll() is not None:
             raise self._died()
+        self._cut_log()
 
     def stop(self) -> None:
         """End it: by closing its stdin, then by signals. May be called twice, and where it never started."""
@@ -151,8 +155,22 @@ class DataServiceProcess:
             else "Look into the details, and correct the job's dataset.",
         )
 
+    def _cut_log(self) -> None:
+        """A data set that prints something for each sample would fill the disk. What it writes meanwhile may be lost."""
+        with contextlib.suppress(OSError):
+            if self._log_path.stat().st_size > _MOST_LOG_BYTES:
+                tail = self._log_tail()
+                os.truncate(self._log_path, 0)  # the service appends, so it goes on at the new end
+                with self._log_path.open("ab") as log:
+                    log.write(tail)
+
+    def _log_tail(self) -> bytes:
+        with self._log_path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+            return log.read(_LOG_TAIL_BYTES)
+
     def _failed(self, message: str, remedy: str) -> EdgeswarmError:
-        tail = ""
-        if self._log_path.exists():
-            tail = self._log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-        return EdgeswarmError(ErrorCode.DATA_FAILED, message, remedy, detail=tail)
+        tail = b""
+        with contextlib.suppress(OSError):
+            tail = self._log_tail()
+        return EdgeswarmError(ErrorCode.DATA_FAILED, message, remedy, detail=tail.decode(errors="replace"))

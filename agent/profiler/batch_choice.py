@@ -56,7 +56,7 @@ def smaller_choice(wanted: int, measured: Sequence[tuple[int, float]], candidate
 
 
 def expected_seconds(measured: Sequence[tuple[int, float]], batch_size: int) -> float:
-    """What a size beyond the largest measured will take: in proportion, or along the last two, whichever is more."""
+    """What a size beyond the largest measured will take: in proportion, or along the last two, whichever is less."""
     if not measured:
         return 0.0
     size, seconds = measured[-1]

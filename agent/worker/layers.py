@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 import grpc
 import torch
@@ -65,7 +65,13 @@ def fetch_layers(
     switch.on_thrown(close)
     try:
         with ThreadPoolExecutor(PARALLEL_FETCHES, thread_name_prefix="fetch") as pool:
-            return dict(pool.map(fetch, sources))
+            fetches = [pool.submit(fetch, source) for source in sources]
+            failed = [ended for ended in wait(fetches, return_when=FIRST_EXCEPTION).done if ended.exception() is not None]
+            if failed:  # nor does an error wait for it
+                pool.shutdown(wait=False, cancel_futures=True)
+                close()
+                failed[0].result()
+            return dict(ended.result() for ended in fetches)
     except Exception:
         switch.check()
         raise

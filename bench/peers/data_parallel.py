@@ -1,7 +1,8 @@
 """torch's DistributedDataParallel over gloo, each rank with its share of the mini-batch.
 
 Shares may differ: a rank's loss is its sum over its samples, divided by the count of all and times the ranks, since DDP
-takes the mean of the ranks' gradients. A share is computed in micro-batches; only the last one's backward communicates.
+takes the mean of the ranks' gradients. A share is computed in micro-batches, as large as suits the rank's device; only the last
+one's backward communicates.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from bench.peers.rounds import arguments, join, laid_out, memory_format, time_ro
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--shares", required=True, help="samples of each rank, with commas")
+    parser.add_argument("--at-once", required=True, help="the micro-batch of each rank, with commas")
     parser.add_argument("--bucket-mib", type=int, default=25, help="DDP's own is 25")
     given = parser.parse_args()
     join(given)
     shares = [int(share) for share in given.shares.split(",")]
     begin_of_mine = sum(shares[: given.rank])
+    micro_batch = int(given.at_once.split(",")[given.rank])
     inputs, targets = (
         each[begin_of_mine : begin_of_mine + shares[given.rank]].clone()
         for each in samples(given.model, given.mini_batch, memory_format=memory_format(given.channels_last))
@@ -40,9 +43,9 @@ def main() -> None:
 
     def train_round() -> None:
         step.zero_grad()
-        for begin in range(0, len(inputs), given.micro_batch):
-            part = slice(begin, begin + given.micro_batch)
-            is_last = begin + given.micro_batch >= len(inputs)
+        for begin in range(0, len(inputs), micro_batch):
+            part = slice(begin, begin + micro_batch)
+            is_last = begin + micro_batch >= len(inputs)
             with nullcontext() if is_last else model.no_sync():
                 (loss_sum(model(inputs[part]), targets[part]) * weight).backward()
         step.step()

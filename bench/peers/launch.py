@@ -28,14 +28,17 @@ _END_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class PeerRun:
-    """round_seconds: of the timed rounds, none where it failed. problem: why it did; empty otherwise.
+    """round_seconds: of the timed rounds, none where it failed. round_ends: when each was over (time.monotonic).
+    problem: why it failed; empty otherwise. short_of_memory: on which device it ran out of it; empty for another problem.
 
     Of each rank: cpu_seconds, and sent_bytes with all headers, over the timed rounds; peak_bytes of its memory, without files, as
     edgeswarm's workers tell theirs. joules: of the whole machine over the timed rounds; None where no sensor says.
     """
 
     round_seconds: tuple[float, ...] = ()
+    round_ends: tuple[float, ...] = ()
     problem: str = ""
+    short_of_memory: str = ""
     cpu_seconds: tuple[float, ...] = ()
     peak_bytes: tuple[int, ...] = ()
     sent_bytes: tuple[int, ...] = ()
@@ -55,10 +58,13 @@ def run_peer(
         bed, script, devices, *options, folder=folder, limit_seconds=limit_seconds, start_is_timed=False
     )
     if problem:
-        return PeerRun(problem=problem)
+        return PeerRun(
+            problem=problem, short_of_memory=next((name for name in devices if problem == out_of_memory(name)), "")
+        )
     told = _told(log.read_text())
     return PeerRun(
         round_seconds=tuple(told["round_seconds"]),
+        round_ends=tuple(told["round_ends"]),
         cpu_seconds=tuple(rank["cpu_seconds"] for rank in told["ranks"]),
         peak_bytes=tuple(int(rank["peak_bytes"]) for rank in told["ranks"]),
         sent_bytes=tuple(int(rank["sent_bytes"]) for rank in told["ranks"]),
@@ -99,8 +105,12 @@ def run_script(
         process.wait(_END_SECONDS)
     if problem:
         of_memory = (name for name in devices if beds.statistics(name)["oom_kills"] > killed[name])
-        problem = next((f"out of memory on {name}" for name in of_memory), problem)
+        problem = next(map(out_of_memory, of_memory), problem)
     return folder / f"0-{devices[0]}.log", problem
+
+
+def out_of_memory(device: str) -> str:
+    return f"out of memory on {device}"
 
 
 def _environment() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,17 +17,21 @@ from torch import nn
 from bench.energy import joules_between, read_counters
 from edgeswarm.process_memory import peak_anonymous_bytes
 
-# Not timed: the first two rounds, and of rounds as long as this the first alone.
-WARM_UP_ROUNDS, LONG_ROUND_SECONDS = 2, 30.0
+# Not timed: the first two rounds, or as many as this takes; and of long rounds the first alone.
+WARM_UP_ROUNDS, WARM_UP_SECONDS, LONG_ROUND_SECONDS = 2, 20.0, 30.0
+# Timed at least, however long they take.
+LEAST_ROUNDS = 3
 IMPORTED = "has imported torch"  # what a script says first
 JOIN_SECONDS = 300.0
 _LINKS = Path("/proc/self/net/dev")
 _SENT = 8  # its column there, behind the link's name
 
 
-def warm_up_rounds(round_seconds: float) -> int:
-    """How many rounds go before those that are timed."""
-    return WARM_UP_ROUNDS if round_seconds < LONG_ROUND_SECONDS else 1
+def warm_up_rounds(round_seconds: float, *, warm_up_seconds: float = WARM_UP_SECONDS) -> int:
+    """How many rounds go before those that are timed: for every method by the same rule."""
+    if round_seconds >= LONG_ROUND_SECONDS:
+        return 1
+    return max(WARM_UP_ROUNDS, math.ceil(warm_up_seconds / max(round_seconds, 1e-3)))
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
@@ -34,8 +39,12 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True)
     parser.add_argument("--mini-batch", type=int, required=True, help="samples of one optimizer step, over all devices")
     parser.add_argument("--micro-batch", type=int, required=True, help="samples that are computed at once")
-    parser.add_argument("--rounds", type=int, default=10, help="to time, behind one or two that are not")
+    parser.add_argument("--rounds", type=int, default=10, help="to time, behind the first ones, which are not")
+    parser.add_argument(
+        "--least-rounds", type=int, default=LEAST_ROUNDS, help="to time at least, whatever --seconds says"
+    )
     parser.add_argument("--seconds", type=float, default=90.0, help="after which no further round begins")
+    parser.add_argument("--warm-up-seconds", type=float, default=WARM_UP_SECONDS, help="before what is timed")
     parser.add_argument("--channels-last", action="store_true", help="images and convolutions' weights pixel by pixel")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--world", type=int, default=1)
@@ -78,22 +87,25 @@ def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> N
     """Trains rounds at all ranks; rank 0 prints one line of JSON with their seconds, and what each rank and the machine used."""
     begin = time.perf_counter()
     train_round()
-    left = torch.tensor(warm_up_rounds(time.perf_counter() - begin) - 1)
+    left = torch.tensor(warm_up_rounds(time.perf_counter() - begin, warm_up_seconds=given.warm_up_seconds) - 1)
     if given.world > 1:
         dist.broadcast(left, 0)
     for _ in range(int(left)):
         train_round()
     cpu_before, sent_before = time.process_time(), sent_bytes()
     energy_before = read_counters()
-    begin = time.perf_counter()
+    begin = time.monotonic()
     seconds: list[float] = []
+    ends: list[float] = []
     go_on = torch.ones(1)
     while go_on.item():
-        round_begin = time.perf_counter()
+        round_begin = time.monotonic()
         train_round()
-        now = time.perf_counter()
+        now = time.monotonic()
         seconds.append(now - round_begin)
-        go_on[0] = len(seconds) < given.rounds and now - begin < given.seconds
+        ends.append(now)
+        in_time = now - begin < given.seconds or len(seconds) < given.least_rounds
+        go_on[0] = len(seconds) < given.rounds and in_time
         if given.world > 1:
             dist.broadcast(go_on, 0)
     joules = joules_between(energy_before, read_counters())
@@ -108,7 +120,8 @@ def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> N
         ranks = [None] * given.world
         dist.all_gather_object(ranks, used)
     if given.rank == 0:
-        print(json.dumps({"round_seconds": seconds, "ranks": ranks, "joules": joules}), flush=True)
+        told = {"round_seconds": seconds, "round_ends": ends, "ranks": ranks, "joules": joules}
+        print(json.dumps(told), flush=True)
     if given.world > 1:
         dist.barrier()
         dist.destroy_process_group()

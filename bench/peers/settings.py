@@ -17,14 +17,13 @@ import torch
 
 from bench.measuring import say
 from bench.peers import balance
-from bench.peers.blocks import blocks_of, has_images, samples
+from bench.peers.blocks import blocks_of, samples
 from bench.peers.launch import PeerRun, run_peer
 from bench.peers.rounds import laid_out, memory_format
-from bench.testbed.bed import EmulatedLan
+from bench.testbed.bed import SPEED_LOGS, EmulatedLan
+from bench.testbed.speed import slowness
 
-MICRO_BATCHES = (8, 16, 32, 64, 128, 256)
 BUCKETS_MIB = (2, 25)
-ALONE_SLOWER = 0.95  # larger micro-batches are not tried once one is so much slower than the best
 PIPELINE_MICRO_BATCHES = (16, 32, 64)
 TRIAL_PART = 4  # of the mini-batch, where its size doesn't matter
 TRIAL_ROUNDS = 2
@@ -47,68 +46,12 @@ class PeerSettings:
     options: dict[str, str] = field(default_factory=dict)
     channels_last: bool = False
 
-    def words(self, model: str, mini_batch: int, *, rounds: int, seconds: float) -> list[str]:
-        """The script's command line, but for ranks."""
+    def words(self, model: str, mini_batch: int, *, rounds: int, seconds: float, is_trial: bool = False) -> list[str]:
+        """The script's command line, but for ranks. is_trial: few rounds say enough."""
         words = ["--model", model, "--mini-batch", mini_batch, "--micro-batch", self.micro_batch]
         words += ["--rounds", rounds, "--seconds", seconds, *(["--channels-last"] if self.channels_last else [])]
+        words += ["--warm-up-seconds", 0, "--least-rounds", 1] if is_trial else []
         return [*map(str, words), *(word for name, value in self.options.items() for word in (f"--{name}", value))]
-
-
-def alone(bed: EmulatedLan, device: str, model: str, *, folder: Path, seconds: float) -> dict[str, float]:
-    """What one device does by itself: samples_per_second at its best micro_batch, a step after each; `seconds` of each setting.
-
-    plain_samples_per_second: with images as PyTorch has them when nobody asks for anything else; channels_last: 1 where they are
-    better off otherwise.
-    """
-    best: dict[str, float] = {"samples_per_second": 0.0}
-    for micro_batch in MICRO_BATCHES:
-        place = folder / str(micro_batch)
-        rate = rate_alone(bed, device, model, micro_batch=micro_batch, folder=place, seconds=seconds)
-        if rate is None:
-            break
-        if rate > best["samples_per_second"]:
-            best = {"samples_per_second": rate, "micro_batch": micro_batch}
-        elif rate < ALONE_SLOWER * best["samples_per_second"]:
-            break
-    if not best["samples_per_second"]:
-        raise RuntimeError(f"{device} can't train {model} by itself")
-    best |= {"plain_samples_per_second": best["samples_per_second"], "channels_last": 0.0}
-    if not has_images(model):
-        return best
-    least = best["micro_batch"]
-    for micro_batch in (size for size in MICRO_BATCHES if size >= least):
-        rate = rate_alone(
-            *(bed, device, model),
-            micro_batch=micro_batch,
-            folder=folder / f"{micro_batch}-channels-last",
-            seconds=seconds,
-            channels_last=True,
-        )
-        if rate is None or rate < ALONE_SLOWER * best["samples_per_second"]:
-            break
-        if rate > best["samples_per_second"]:
-            best |= {"samples_per_second": rate, "micro_batch": micro_batch, "channels_last": 1.0}
-    return best
-
-
-def rate_alone(
-    bed: EmulatedLan,
-    device: str,
-    model: str,
-    *,
-    micro_batch: int,
-    folder: Path,
-    seconds: float,
-    channels_last: bool = False,
-) -> float | None:
-    """Samples per second of one device that trains by itself; None, and why on standard error, where it can't."""
-    settings = PeerSettings("single_device", [device], micro_batch, channels_last=channels_last)
-    words = settings.words(model, micro_batch, rounds=1000, seconds=seconds)
-    done = run_peer(bed, settings.script, [device], *words, folder=folder, limit_seconds=_LIMIT_SECONDS)
-    if done.problem:
-        say(f"{device} alone, {micro_batch} at once: {done.problem}")
-        return None
-    return micro_batch * len(done.round_seconds) / sum(done.round_seconds)
 
 
 class PeerTuner:
@@ -136,55 +79,85 @@ class PeerTuner:
         self._folder = folder
         self._tried = 0
 
-    def data_parallel(self, micro_batch: int) -> dict[str, PeerSettings]:
+    def data_parallel(self, micro_batches: Mapping[str, int]) -> dict[str, PeerSettings]:
         """With equal shares and with shares by speed, both with the bucket size that is best with the latter.
 
-        micro_batch: what is best on a device alone is so here, as far as its memory holds DDP's buckets, too: between steps
+        micro_batches: what is best on each device alone is so here, as far as its memory holds DDP's buckets, too: between steps
         each computes by itself. Speeds are those of the devices alone, or of how busy each was with these: the faster of the two.
         """
         devices, by_speed = list(self._rates), list(self._rates.values())
 
-        def settings(weights: Sequence[float], mini_batch: int, *, at_once: int, bucket_mib: int) -> PeerSettings:
-            shares = balance.shares_by_speed(mini_batch, weights)
-            options = {"shares": ",".join(map(str, shares)), "bucket-mib": str(bucket_mib)}
-            return PeerSettings("data_parallel", devices, at_once, options, self._channels_last)
+        def settings(
+            weights: Sequence[float], mini_batch: int, *, at_once: Mapping[str, int], bucket_mib: int
+        ) -> PeerSettings:
+            sizes = [at_once[device] for device in devices]
+            options = {
+                "shares": ",".join(map(str, balance.shares_by_speed(mini_batch, weights))),
+                "at-once": ",".join(map(str, sizes)),
+                "bucket-mib": str(bucket_mib),
+            }
+            return PeerSettings("data_parallel", devices, max(sizes), options, self._channels_last)
 
-        tried: dict[tuple[int, int], float] = {}
-        for at_once in (micro_batch >> halvings for halvings in range(micro_batch.bit_length())):
-            # In which the slowest device computes as many samples at once as in a whole round.
-            least = math.ceil(at_once * sum(by_speed) / min(by_speed))
+        at_once = dict(micro_batches)
+        tried: dict[int, float] = {}
+        while True:
+            # In which each device computes as many samples at once as in a whole round.
+            least = math.ceil(max(at_once[device] * sum(by_speed) / rate for device, rate in self._rates.items()))
             trial = min(self._mini_batch, max(self._mini_batch // TRIAL_PART, least))
+            short: set[str] = set()
             for bucket in BUCKETS_MIB:
-                seconds = self._seconds(settings(by_speed, trial, at_once=at_once, bucket_mib=bucket), trial)
-                tried[at_once, bucket] = seconds
-            if not all(map(math.isinf, tried.values())):
+                done = self._try(settings(by_speed, trial, at_once=at_once, bucket_mib=bucket), trial)
+                tried[bucket] = self._seconds_of(done)
+                short.add(done.short_of_memory if done.problem else "")
+            if not all(map(math.isinf, tried.values())) or not self._halve(at_once, short):
                 break
-        at_once, bucket = best_of(tried)
+        bucket = best_of(tried)
 
         def whole(weights: Sequence[float]) -> PeerSettings:
             return settings(weights, self._mini_batch, at_once=at_once, bucket_mib=bucket)
 
         alone, done = whole(by_speed), self._try(whole(by_speed), self._mini_batch)
-        choices = {alone.options["shares"]: (alone, seconds_of(done))}
+        choices = {alone.options["shares"]: (alone, self._seconds_of(done))}
         if not done.problem:
             shares = [int(share) for share in alone.options["shares"].split(",")]
             speeds = balance.corrected_speeds(shares, done.cpu_seconds, [self._cores[device] for device in devices])
             corrected = whole(speeds)
             if corrected != alone:
                 choices[corrected.options["shares"]] = corrected, self._seconds(corrected, self._mini_batch)
-        best = min(choices.values(), key=lambda choice: choice[1])[
-            0
-        ]  # where the trial failed, so will the run, and say why
+        # Where the trial failed, so will the run, and say why.
+        best, _ = min(choices.values(), key=lambda choice: choice[1])
         return {"DDP, equal shares": whole([1.0] * len(devices)), "DDP, shares by speed": best}
 
+    def _halve(self, at_once: dict[str, int], short: set[str]) -> bool:
+        """Fewer samples at once on devices like those that ran short of memory, on all where none did. False where each that is
+        meant has one sample already.
+        """
+        kinds = {self._cores[device] for device in short if device}
+        halved = [device for device in at_once if (not kinds or self._cores[device] in kinds) and at_once[device] > 1]
+        for device in halved:
+            at_once[device] //= 2
+        return bool(halved)
+
     def pipeline(self, *, bytes_per_second: float) -> PeerSettings:
-        """Stages balanced by speed, for each number of micro-batches that is tried; 1F1B needs as many as stages."""
-        found, tried = {}, {}
-        for count in PIPELINE_MICRO_BATCHES:
-            settings = self._balanced(self._mini_batch // count, bytes_per_second)
-            if 1 < len(settings.devices) <= count:
-                found[count] = settings
-                tried[count] = self._seconds(settings, self._mini_batch)
+        """Stages balanced by speed, for each number of micro-batches that is tried; 1F1B needs as many as stages.
+
+        Beyond those of PIPELINE_MICRO_BATCHES half or twice as many, while the best is the least or the most of all.
+        """
+        found: dict[int, PeerSettings] = {}
+        tried: dict[int, float] = {}
+        ahead = [count for count in PIPELINE_MICRO_BATCHES if count <= self._mini_batch]
+        while ahead:
+            for count in ahead:
+                settings = self._balanced(self._mini_batch // count, bytes_per_second)
+                tried[count] = math.inf
+                if 1 < len(settings.devices) <= count:
+                    found[count], tried[count] = settings, self._seconds(settings, self._mini_batch)
+            best = best_of(tried)
+            ahead = [
+                count
+                for count, end in ((best // 2, min(tried)), (2 * best, max(tried)))
+                if best == end and 1 < count <= self._mini_batch
+            ]
         return found[best_of(tried)]
 
     def _balanced(self, micro_batch: int, bytes_per_second: float) -> PeerSettings:
@@ -205,11 +178,16 @@ class PeerTuner:
 
     def _seconds(self, settings: PeerSettings, mini_batch: int) -> float:
         """Of a round on trial; infinite where it fails."""
-        return seconds_of(self._try(settings, mini_batch))
+        return self._seconds_of(self._try(settings, mini_batch))
+
+    @staticmethod
+    def _seconds_of(done: PeerRun) -> float:
+        """At the machine's best pace, as far as that is known: what else it has to do decides between no two settings."""
+        return statistics.median(paced_rounds(done)) if not done.problem else math.inf
 
     def _try(self, settings: PeerSettings, mini_batch: int) -> PeerRun:
         self._tried += 1
-        words = settings.words(self._model, mini_batch, rounds=TRIAL_ROUNDS, seconds=_LIMIT_SECONDS)
+        words = settings.words(self._model, mini_batch, rounds=TRIAL_ROUNDS, seconds=_LIMIT_SECONDS, is_trial=True)
         done = run_peer(
             self._bed,
             settings.script,
@@ -243,6 +221,19 @@ def block_costs(model: str, micro_batch: int, *, channels_last: bool) -> tuple[l
         x = y.detach()
         output_bytes.append(x.numel() * x.element_size())
     return seconds, output_bytes
+
+
+def slowness_of_rounds(done: PeerRun) -> list[float | None]:
+    """The machine's in each timed round."""
+    return [
+        slowness(SPEED_LOGS, end - seconds, end)
+        for seconds, end in zip(done.round_seconds, done.round_ends, strict=True)
+    ]
+
+
+def paced_rounds(done: PeerRun) -> list[float]:
+    """Seconds of each round, had the machine been at its best pace."""
+    return [seconds / (slow or 1.0) for seconds, slow in zip(done.round_seconds, slowness_of_rounds(done), strict=True)]
 
 
 def seconds_of(done: PeerRun) -> float:

@@ -123,15 +123,24 @@ class BedCluster:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """The agents stand still meanwhile, so that the devices are all for something else."""
+        """The agents stand still meanwhile, so that the devices are all for something else: their memory, too, which is as much
+        larger as the agents hold.
+        """
         running = [process_id for name in self.names for process_id in groups.processes(name)]
         for process_id in running:
             os.kill(process_id, signal.SIGSTOP)
+        limits = {name: groups.memory_limit(name) for name in self.names}
         try:
+            for name, limit_bytes in limits.items():
+                groups.limit_memory(name, limit_bytes + groups.anonymous_bytes(name))
             yield
         finally:
-            for process_id in running:
-                os.kill(process_id, signal.SIGCONT)
+            try:
+                for name, limit_bytes in limits.items():
+                    groups.limit_memory(name, limit_bytes)
+            finally:
+                for process_id in running:
+                    os.kill(process_id, signal.SIGCONT)
 
     @contextlib.contextmanager
     def accompanied(self, names: Sequence[str], stage: Path) -> Iterator[Callable[[Iterable[str]], None]]:

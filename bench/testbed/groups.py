@@ -86,6 +86,29 @@ def processes(node: str) -> list[int]:
     return [int(line) for line in (group("freezer", node) / "cgroup.procs").read_text().split()]
 
 
+def anonymous_bytes(node: str) -> int:
+    """What the device's processes hold, files left out."""
+    lines = (group("memory", node) / "memory.stat").read_text().splitlines()
+    return int(dict(line.split() for line in lines)["rss"])
+
+
+def memory_limit(node: str) -> int:
+    """In bytes."""
+    return int((group("memory", node) / "memory.limit_in_bytes").read_text())
+
+
+def limit_memory(node: str, limit_bytes: int) -> None:
+    """Waits for what ended just now to be gone, where that is beyond the new limit."""
+    for patience in range(50, -1, -1):
+        try:
+            (group("memory", node) / "memory.limit_in_bytes").write_text(str(limit_bytes))
+            return
+        except OSError:
+            if not patience:
+                raise
+            time.sleep(0.1)
+
+
 def freeze(node: str, *, frozen: bool) -> None:
     """Stops all that runs there, or lets it go on; its kernel goes on acknowledging what the network brings."""
     state = group("freezer", node) / "freezer.state"

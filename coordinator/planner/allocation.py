@@ -22,8 +22,8 @@ from edgeswarm.profile import DeviceProfile
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Choices of devices tried where the least batch forbids some: all of them up to ten devices.
-MOST_SUBSETS = 1023
+# Among which every choice is tried where the least batch forbids some: a thousand choices.
+FEW_DEVICES = 10
 
 
 @dataclass(frozen=True)
@@ -145,17 +145,16 @@ def _share_in_proportion(capacity: FloatArray, largest: IntArray, samples: IntAr
 def _respect_least(shares: IntArray, capacity: FloatArray, group: Group) -> IntArray:
     """Mend rows with a share between 0 and the least batch: choose devices, give each the least, share the rest.
 
-    As many devices as the least batch and memory allow, since off-loading can empty one but not fill one. Rows that
-    cannot be mended are zeros.
+    As many devices as the least batch and memory allow, since off-loading can empty one but not fill one: of all choices
+    among few devices, else the fastest that hold the least batch. Rows that cannot be mended are zeros.
     """
-    size = shares.shape[1]
     least = group.least[:, np.newaxis]
     open_rows = np.flatnonzero(((shares > 0) & (shares < least)).any(axis=1))
     shares[open_rows] = 0
-    for chosen in itertools.islice(_subsets(size), MOST_SUBSETS):
+    for chosen in _choices(capacity, group):
         if not len(open_rows):
             break
-        mask = np.isin(np.arange(size), chosen)
+        mask = chosen[open_rows]
         base = least[open_rows] * mask
         spare = np.where(mask, group.largest[open_rows] - base, 0)
         rest = group.micro_batch - base.sum(axis=1)
@@ -166,9 +165,19 @@ def _respect_least(shares: IntArray, capacity: FloatArray, group: Group) -> IntA
     return shares
 
 
-def _subsets(size: int) -> Iterator[tuple[int, ...]]:
-    """The choices among `size` devices, the larger ones first."""
-    return itertools.chain.from_iterable(itertools.combinations(range(size), count) for count in range(size, 0, -1))
+def _choices(capacity: FloatArray, group: Group) -> Iterator[BoolArray]:
+    """[rows, devices] each: which devices take part, more of them first."""
+    rows, size = capacity.shape
+    if size <= FEW_DEVICES:
+        for count in range(size, 0, -1):
+            for chosen in itertools.combinations(range(size), count):
+                yield np.broadcast_to(np.isin(np.arange(size), chosen), (rows, size))
+        return
+    holds_it = group.largest >= group.least[:, np.newaxis]
+    order = np.argsort(np.where(holds_it, -capacity, np.inf), axis=1, kind="stable")
+    rank = np.argsort(order, axis=1, kind="stable")
+    for count in range(size, 0, -1):
+        yield rank < count
 
 
 def _offload(shares: IntArray, group: Group) -> IntArray:

@@ -14,7 +14,7 @@ backward, which then ends later.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.plan import Plan
@@ -124,13 +124,19 @@ class Engine:
         latency = instance.network.latency_seconds
         egress: dict[int, Card] = {}
         ingress: dict[int, Card] = {}
+        # The card of the source's machine is that of the agent there. Several agents there have cards of their own between them.
+        at_source = _only_one(source.on_its_machine) if source is not None else None
+        source_card = None if source is None else _card(source.egress)
         for replica in self._replicas:
             place = replica.work.device
             outward = [rate for other, rate in enumerate(bandwidth[place]) if other != place]
             inward = [row[place] for other, row in enumerate(bandwidth) if other != place]
             if source is not None and not source.on_its_machine[place]:
                 inward.append(source.bandwidth[place])
-            egress[replica.index] = _card(max(outward, default=MOST_BYTES_PER_SECOND))
+            if source is not None and place == at_source:
+                egress[replica.index] = source_card = _card(max([source.egress, *outward]))
+            else:
+                egress[replica.index] = _card(max(outward, default=MOST_BYTES_PER_SECOND))
             ingress[replica.index] = _card(max(inward, default=MOST_BYTES_PER_SECOND))
 
         streams: dict[tuple[int, int], Stream] = {}
@@ -163,8 +169,7 @@ class Engine:
                 replica.gradients[identity] = frames(replica, part.upstream, work.answered_bytes)
                 replica.outputs[identity] = frames(replica, part.downstream, work.output_bytes)
         self._connect_groups(instance, egress, ingress)
-        if source is not None:
-            card = _card(source.egress)
+        if source is not None and source_card is not None:
             for replica in self._replicas:
                 if replica.mine and replica.work.sample_bytes:
                     rate = source.bandwidth[replica.work.device]
@@ -172,7 +177,7 @@ class Engine:
                     line = self._network.connect(
                         -1,
                         replica.index,
-                        egress=_card(rate) if is_there else card,
+                        egress=_card(rate) if is_there else source_card,
                         ingress=_card(rate) if is_there else ingress[replica.index],
                         bandwidth=rate,
                         latency=latency + handling_seconds(replica.work),
@@ -423,6 +428,12 @@ class Engine:
         assert self._log is not None
         record = TransferRecord(stream.sender, stream.receiver, transfer.label, transfer.size, transfer.started, end)
         self._log.transfers.append(record)
+
+
+def _only_one(flags: Sequence[bool]) -> int | None:
+    """Which one is set, where no other is and there are others."""
+    places = [place for place, is_set in enumerate(flags) if is_set]
+    return places[0] if len(places) == 1 and len(flags) > 1 else None
 
 
 def _card(bytes_per_second: float) -> Card:

@@ -10,18 +10,20 @@ import pytest
 from bench import matrix_on_bed
 from bench.cell import Cell
 from bench.matrix_on_bed import Effort, OnBed
+from bench.peers import settings
 from bench.peers.launch import PeerRun
 from bench.peers.settings import PeerSettings
 
 
 def test_what_a_peer_used_in_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = PeerRun(round_seconds=(1.0, 2.0), cpu_seconds=(3.0, 1.0), peak_bytes=(5, 6), sent_bytes=(8, 10))
+    done = PeerRun((1.0, 2.0), (11.0, 13.0), cpu_seconds=(3.0, 1.0), peak_bytes=(5, 6), sent_bytes=(8, 10))
     monkeypatch.setattr(matrix_on_bed, "run_peer", lambda *_, **__: done)
-    monkeypatch.setattr(matrix_on_bed, "slowness", lambda *_: 1.1)
+    monkeypatch.setattr(settings, "slowness", lambda _, begin, end: begin + end)
     bed, cluster = mock.MagicMock(), mock.MagicMock(folder=tmp_path)
     on_bed = OnBed(Cell.parse("C:100:mobilenet_v2"), bed, cluster, effort=Effort(), mini_batch=64)
     told = on_bed.run_peer(PeerSettings("data_parallel", ["nx-1", "nano-1"], 8))
     assert told["round_seconds"] == [1.0, 2.0]
+    assert told["slowness"] == [21.0, 24.0]
     # Not peak_bytes: earlier runs have numbers of that name that mean nothing.
     assert told["devices"] == {
         "nx-1": {"own_peak_bytes": 5, "cpu_seconds": 1.5, "sent_bytes": 4.0},

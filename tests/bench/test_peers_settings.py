@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,54 +42,99 @@ def test_blocks_are_timed_as_the_pipeline_lays_them_out(monkeypatch: pytest.Monk
     assert output_bytes == [2 * 4 * 30 * 30 * 4]
 
 
-def test_stages_are_balanced_by_blocks_of_the_layout_that_is_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.fixture
+def tuner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PeerTuner:
+    """Of two nanos, each as fast as the other, on a machine whose pace nobody wrote down."""
+    monkeypatch.setattr(settings, "slowness", lambda *_: None)
+    environment = nanos(2)
+    return PeerTuner(
+        EmulatedLan(environment),
+        "mobilenet_v2",
+        mini_batch=100,
+        rates={device.name: 1.0 for device in environment.devices},
+        cores={device.name: 0.5 for device in environment.devices},
+        channels_last=True,
+        folder=tmp_path,
+    )
+
+
+def ran(seconds: float, *cpu_seconds: float) -> PeerRun:
+    return PeerRun(round_seconds=(seconds,), round_ends=(seconds,), cpu_seconds=cpu_seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds_of", "best", "tried"),
+    [
+        (lambda count: abs(count - 32), 32, {16, 32, 64}),
+        (lambda count: count, 2, {2, 4, 8, 16, 32, 64}),
+        (lambda count: 1 / count, 64, {16, 32, 64}),
+    ],
+)
+def test_more_and_fewer_micro_batches_are_tried_while_the_best_is_at_an_end(
+    monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner, seconds_of: Callable[[int], float], best: int, tried: set[int]
 ) -> None:
+    """Down to as many as there are stages, and up to the mini-batch of 100."""
     asked: list[bool] = []
+    counts: set[int] = set()
 
     def costs(model: str, micro_batch: int, *, channels_last: bool) -> tuple[list[float], list[int]]:
         asked.append(channels_last)
         return [1.0, 1.0], [0, 0]
 
+    def timed(bed: object, script: str, devices: list[str], *words: str, **more: object) -> PeerRun:
+        micro_batch = int(words[words.index("--micro-batch") + 1])
+        count = next(each for each in (2, 4, 8, 16, 32, 64) if 100 // each == micro_batch)
+        counts.add(count)
+        return ran(seconds_of(count))
+
     monkeypatch.setattr(settings, "block_costs", costs)
-    monkeypatch.setattr(settings, "run_peer", lambda *_, **__: PeerRun(round_seconds=(1.0,)))
-    environment = nanos(2)
-    tuner = PeerTuner(
-        EmulatedLan(environment),
-        "mobilenet_v2",
-        mini_batch=64,
-        rates={device.name: 1.0 for device in environment.devices},
-        cores={device.name: device.cores for device in environment.devices},
-        channels_last=True,
-        folder=tmp_path,
-    )
+    monkeypatch.setattr(settings, "run_peer", timed)
     found = tuner.pipeline(bytes_per_second=1e9)
     assert set(asked) == {True}
-    assert (found.channels_last, len(found.devices)) == (True, 2)
+    assert counts == tried
+    assert (found.channels_last, len(found.devices), found.micro_batch) == (True, 2, 100 // best)
 
 
 @pytest.mark.parametrize(("corrected_seconds", "shares"), [(0.8, "80,20"), (1.2, "50,50")])
 def test_shares_are_corrected_by_how_busy_each_device_was(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, corrected_seconds: float, shares: str
+    monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner, corrected_seconds: float, shares: str
 ) -> None:
     """Alone both were as fast; together the first is done with its half in a quarter of the other's time. Kept if it helps."""
 
     def run(bed: object, script: str, devices: list[str], *words: str, **more: object) -> PeerRun:
-        is_corrected = "80,20" in words
-        return PeerRun(round_seconds=(corrected_seconds if is_corrected else 1.0,), cpu_seconds=(0.25, 1.0))
+        return ran(corrected_seconds if "80,20" in words else 1.0, 0.25, 1.0)
 
     monkeypatch.setattr(settings, "run_peer", run)
-    environment = nanos(2)
-    names = [device.name for device in environment.devices]
-    tuner = PeerTuner(
-        EmulatedLan(environment),
-        "mobilenet_v2",
-        mini_batch=100,
-        rates=dict.fromkeys(names, 1.0),
-        cores=dict.fromkeys(names, 0.5),
-        channels_last=False,
-        folder=tmp_path,
-    )
-    found = tuner.data_parallel(8)
+    found = tuner.data_parallel({"nano-1": 8, "nano-2": 16})
     assert found["DDP, shares by speed"].options["shares"] == shares
     assert found["DDP, equal shares"].options["shares"] == "50,50"
+    assert found["DDP, equal shares"].options["at-once"] == "8,16"
+
+
+def test_devices_without_memory_for_it_compute_fewer_samples_at_once(
+    monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner
+) -> None:
+    tuner._cores["nano-2"] = 0.25
+
+    def run(bed: object, script: str, devices: list[str], *words: str, **more: object) -> PeerRun:
+        at_once = words[words.index("--at-once") + 1]
+        if int(at_once.split(",")[1]) > 4:
+            return PeerRun(problem="out of memory on nano-2", short_of_memory="nano-2")
+        return ran(1.0, 1.0, 1.0)
+
+    monkeypatch.setattr(settings, "run_peer", run)
+    assert tuner.data_parallel({"nano-1": 16, "nano-2": 16})["DDP, equal shares"].options["at-once"] == "16,4"
+
+
+def test_a_setting_that_ran_while_the_machine_was_slow_is_no_slower_for_it(
+    monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner
+) -> None:
+    """Of buckets: the first ran at half the pace."""
+    monkeypatch.setattr(settings, "slowness", lambda _, begin, end: 2.0 if end > 1.0 else 1.0)
+
+    def run(bed: object, script: str, devices: list[str], *words: str, **more: object) -> PeerRun:
+        return ran(1.6 if words[words.index("--bucket-mib") + 1] == "2" else 0.9, 1.0, 1.0)
+
+    monkeypatch.setattr(settings, "run_peer", run)
+    found = tuner.data_parallel({"nano-1": 8, "nano-2": 8})
+    assert found["DDP, equal shares"].options["bucket-mib"] == "2"

@@ -249,6 +249,24 @@ def test_one_that_is_killed_is_explained(settings: DataServiceSettings, folder: 
         killed.stop()
 
 
+def test_of_what_a_dataset_prints_the_end_is_kept(settings: DataServiceSettings, folder: Path) -> None:
+    source = JOB_FILE.replace('print("opening")', "print(6000 * f'{999 * chr(45)}\\n'); print('the end')")
+    (folder / "job" / "talkative.py").write_text(source)
+    log = folder / "talkative.log"
+    talkative = DataServiceProcess(replace(settings, job_file="talkative.py"), log_path=log)
+    talkative.start()
+    try:
+        talkative.wait_ready(60)
+        assert log.stat().st_size > 6_000_000
+        talkative.check()
+        assert log.read_bytes().endswith(b"the end\n")
+        assert log.stat().st_size <= 8000
+    finally:
+        talkative.stop()
+    kept = log.read_bytes()
+    assert b"the end\ndata service of job digits-1 ends after" in kept  # it went on where the end is now
+
+
 def test_it_ends_when_its_parent_is_gone(settings: DataServiceSettings, tmp_path: Path) -> None:
     code = (
         "import json, os, pathlib, sys\n"

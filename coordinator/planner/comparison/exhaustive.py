@@ -143,7 +143,8 @@ class _Search:
         for orders in itertools.product(*(itertools.permutations(stage.shares.items()) for stage in plan.stages)):
             stages = tuple(replace(stage, shares=dict(order)) for stage, order in zip(plan.stages, orders, strict=True))
             ordered = replace(plan, stages=stages)
-            if self._leaves_too_few(ordered):
+            # Who has frames for whom differs, and so does the memory that connections take.
+            if self._leaves_too_few(ordered) or not self._holds_whole(ordered):
                 continue
             seconds, _ = round_and_in_flight(self._instance, ordered)
             if seconds < self.seconds * self._within:

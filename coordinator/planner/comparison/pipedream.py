@@ -27,11 +27,15 @@ def pipedream(instance: PlanningInstance, micro_batch: int, slowest_round: float
     limits = sorted({float(device.memory_bytes - device.base_bytes) for device in instance.devices}, reverse=True)
     rooms, levels = _levels(instance)
     states = _states(instance, micro_batch)
-    if optimize(states, levels, memory_bytes=limits[0], most_in_flight=1) is None:
-        return None
     choices: list[tuple[float | None, int | None]] = [(None, None)]
     choices += [(limit, most) for most in (None, 3, 2, 1) for limit in limits]
     for limit, most in choices:
+        if (
+            limit == limits[0]
+            and most is None
+            and optimize(states, levels, memory_bytes=limit, most_in_flight=1) is None
+        ):
+            return None  # nor is there any for a smaller one
         pipeline = optimize(states, levels, memory_bytes=limit, most_in_flight=most)
         found = None if pipeline is None else found_pipeline(instance, _on_devices(pipeline, rooms), micro_batch)
         if found is not None:

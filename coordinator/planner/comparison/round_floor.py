@@ -250,8 +250,8 @@ class RoundFloor:
         gradients = self.instance.model.gradient_bytes_of_runs(grid.cuts[:, stage], grid.cuts[:, stage + 1])
         # Whoever owns the chunks: the group's cards send them 2 (G-1) times together.
         sent = gradients * 2 * (size - 1)
-        buffers = np.where(sent > 0, 2, 1)  # the gradients, in one bucket at least, and the statistics
-        seconds = sent / sum(self._egress[place] for place in group) + buffers * exchange_steps(size) * self._latency
+        # The last bucket and what comes behind it may be under way at once: one latency.
+        seconds = sent / sum(self._egress[place] for place in group) + exchange_steps(size) * self._latency
         return _over_grid(grid, stage, seconds[:, np.newaxis])
 
     def _bounds(self, parts: _Round) -> Iterator[FloatArray]:

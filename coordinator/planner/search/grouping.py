@@ -1,15 +1,17 @@
 """Devices bundled into units of like kind, so that a search over sets of devices stays small. DeepCEE's two levels.
 
 First by network: devices whose links to all others are alike; then, among those, by compute: class and memory. The
-widest allowed difference grows until there are few enough sets. Where even that leaves too many, as with a hundred
-devices, some devices of a kind go together everywhere: they are one unit.
+widest allowed difference grows until there are few enough sets. Many rooms differ by more than that, and the closest become
+one. Where even that leaves too many, as with a hundred devices, some devices of a kind go together everywhere: they are one unit.
 
     100 devices -> 4 kinds (2 rooms x 2 classes) of 25 devices -> 4 kinds of 5 units of 5 devices
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +25,7 @@ MOST_TRANSITIONS = 2200
 # With fewer, devices that differ by no more than a measurement does are told apart.
 FEW_TRANSITIONS = 300
 
+_CLASS_BEFORE_LINK = 2.0
 _FACTORS = (0.12, 0.3, 1.0, 3.0, 10.0)
 # Devices in a room have links to all others that differ by less.
 _ROOM_FACTOR = 0.3
@@ -50,14 +53,36 @@ def make_units(problem: SearchProblem, *, most_transitions: int = MOST_TRANSITIO
         for factor in _FACTORS:
             clusters = _clusters(problem, factor)
             # With two units of each kind at least; more is for larger units to bring down.
-            if transitions([min(len(members), 2) for members in clusters]) <= most_transitions:
+            if _is_few(clusters, most_transitions):
                 break
+        clusters = _closest_merged(problem, clusters, most_transitions)
     size = 1
     while transitions([-(-len(members) // size) for members in clusters]) > most_transitions:
         size += 1
     return tuple(
         UnitKind(tuple(members[place : place + size] for place in range(0, len(members), size))) for members in clusters
     )
+
+
+def _is_few(clusters: Sequence[tuple[int, ...]], most_transitions: int) -> bool:
+    """Whether two units of each are few enough."""
+    return transitions([min(len(members), 2) for members in clusters]) <= most_transitions
+
+
+def _closest_merged(
+    problem: SearchProblem, clusters: Sequence[tuple[int, ...]], most_transitions: int
+) -> list[tuple[int, ...]]:
+    """The two closest become one until there are few enough. Members of one room stay next to each other.
+
+    Those of another class come last: a kind counts as its first device computes.
+    """
+    left = list(clusters)
+    distance = np.maximum(_link_distance(problem), _CLASS_BEFORE_LINK * _compute_distance(problem))
+    while len(left) > 1 and not _is_few(left, most_transitions):
+        pairs = itertools.combinations(range(len(left)), 2)
+        a, b = min(pairs, key=lambda pair: float(distance[np.ix_(left[pair[0]], left[pair[1]])].max()))
+        left[a] += left.pop(b)
+    return left
 
 
 def groups_by_room(problem: SearchProblem) -> list[tuple[int, ...]]:

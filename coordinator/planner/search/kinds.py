@@ -4,31 +4,25 @@ Two devices are of one kind when their class, memory and links are alike. Links 
 with what they are by themselves, and two of a kind are told apart as long as their links to another kind differ:
 
     nx -fast- tx2 -slow- nano -fast- nano        kinds: nx | tx2 | nano nano
-
-With a tolerance, devices that are nearly alike count as one kind: measured links never agree to the last digit.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 
 from edgeswarm.profile import PlanningInstance
 
 
-def interchangeable_kinds(instance: PlanningInstance, *, tolerance: float = 0.0) -> list[int]:
+def interchangeable_kinds(instance: PlanningInstance) -> list[int]:
     """The kind of every device, numbered from 0 in an order that does not depend on the list's.
 
-    All pairs of one kind, and all pairs of two given kinds, have the same link, up to the tolerance: a factor of
-    1 + tolerance in bandwidth, memory and speed; 0 compares exactly, and the class by its name instead of its speed.
+    All pairs of one kind, and all pairs of two given kinds, have the same link.
     """
-    own = [_own_signature(instance, place, tolerance) for place in range(len(instance.devices))]
-    colours = _ranks(own)
-    links = instance.network.matrix
-    rounded = [[_rounded(float(value), tolerance) for value in row] for row in links]
+    colours = _ranks([_own_signature(instance, place) for place in range(len(instance.devices))])
+    links = [[float(value) for value in row] for row in instance.network.matrix]
     while True:
-        colours = _refine(colours, rounded)
-        odd = _irregular(colours, rounded)
+        colours = _refine(colours, links)
+        odd = _irregular(colours, links)
         if odd is None:
             return colours
         # Two rooms that look alike from outside: name one device, and whoever stands differently to it is told apart.
@@ -42,7 +36,7 @@ def canonical_order(instance: PlanningInstance) -> list[int]:
     return sorted(range(len(kinds)), key=lambda place: (kinds[place], instance.devices[place].name))
 
 
-def _own_signature(instance: PlanningInstance, place: int, tolerance: float) -> tuple[Hashable, ...]:
+def _own_signature(instance: PlanningInstance, place: int) -> tuple[Hashable, ...]:
     device = instance.devices[place]
     source = instance.data_source
     served = 0.0 if source is None else source.bandwidth[place]
@@ -51,16 +45,7 @@ def _own_signature(instance: PlanningInstance, place: int, tolerance: float) -> 
     profile = instance.profiles[device.profile]
     batch = instance.training.mini_batch
     seconds = profile.forward(batch, 0, profile.layer_count) + profile.backward(batch, 0, profile.layer_count)
-    if tolerance:
-        return (_rounded(seconds, tolerance), _rounded(-free, tolerance), _rounded(served, tolerance), is_at_source)
     return (seconds, -free, served, is_at_source, device.profile, device.base_bytes)
-
-
-def _rounded(value: float, tolerance: float) -> float:
-    """On a scale of steps of 1 + tolerance; the sign stays, and values without a logarithm are as they are."""
-    if not tolerance or value == 0 or math.isinf(value):
-        return value
-    return math.copysign(1 + round(math.log1p(abs(value)) / math.log1p(tolerance)), value)
 
 
 def _ranks(keys: Sequence[Hashable]) -> list[int]:
@@ -83,10 +68,13 @@ def _refine(colours: list[int], links: list[list[float]]) -> list[int]:
 
 
 def _irregular(colours: list[int], links: list[list[float]]) -> int | None:
-    """The first kind some of whose pairs differ in their links; None where each two kinds have one link."""
+    """Of the kinds some of whose pairs differ in their links the one of most devices, and of these the first, in whatever order
+    the devices are; None where each two kinds have one link.
+    """
     seen: dict[tuple[int, int], float] = {}
+    found: set[int] = set()
     for a, row in enumerate(links):
         for b, value in enumerate(row):
             if a != b and seen.setdefault((colours[a], colours[b]), value) != value:
-                return max((colours[a], colours[b]), key=colours.count)
-    return None
+                found.add(max((colours[a], colours[b]), key=lambda colour: (colours.count(colour), -colour)))
+    return min(found, key=lambda colour: (-colours.count(colour), colour), default=None)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from edgeswarm.errors import EdgeswarmError
+from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Job
 from edgeswarm.model.export import export_model
 from edgeswarm.model.stage import StageModule
@@ -224,6 +224,34 @@ def test_a_halt_ends_a_fetch_that_hangs(tmp_path: Path) -> None:
     identity = authority.issue(node_id="a-000001", role=Role.AGENT)
     with pytest.raises(HaltedError):
         fetch_layers(identity, agent_pb2.JobReference(job_id="job-1"), sources, round_number=0, switch=switch)
+    over.set()
+    server.stop(grace=0).wait(5)
+
+
+def test_a_holder_that_lacks_a_layer_is_told_while_another_layer_is_still_under_way(tmp_path: Path) -> None:
+    authority = CertificateAuthority.create(tmp_path / "ca")
+    worker = Worker(momentum)
+    over = threading.Event()
+
+    def fetch(data: bytes, _: object) -> Iterator[bytes]:
+        request = data_pb2.FetchLayerRequest.FromString(data)
+        if request.layer == 0:
+            over.wait(30)
+        yield from serve_blob(worker.holder.read(request))
+
+    server, port = secure_server(
+        authority.issue(node_id="b-000002", role=Role.AGENT),
+        address="127.0.0.1:0",
+        workers=8,
+        handlers=[raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(fetch)})],
+    )
+    server.start()
+    sources = [agent_pb2.LayerSource(layer=n, node_id="b-000002", address=f"127.0.0.1:{port}") for n in range(9)]
+    identity = authority.issue(node_id="a-000001", role=Role.AGENT)
+    job = agent_pb2.JobReference(job_id="job-1")
+    with pytest.raises(EdgeswarmError, match=r"not layer [1-8] of round 0") as caught:
+        fetch_layers(identity, job, sources, round_number=0, switch=EpochSwitch())
+    assert caught.value.code is ErrorCode.STALE_CALL
     over.set()
     server.stop(grace=0).wait(5)
 

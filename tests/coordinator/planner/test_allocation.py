@@ -37,6 +37,19 @@ def exhaustive(device_seconds: list[list[float]], largest: list[int], least: int
     return min(times, default=None)
 
 
+def test_of_many_devices_as_many_take_part_as_the_least_batch_allows() -> None:
+    """Twenty alike, of which sixteen can have two samples each; then two that hold too little, and one that is quicker."""
+    alike = [float(samples) for samples in range(33)]
+    shares = share_samples(group_of([alike] * 20, [[32] * 20], least=2))[0]
+    assert sorted(shares) == [0] * 4 + [2] * 16
+    quicker = [each / 2 for each in alike]
+    shares = share_samples(group_of([alike] * 19 + [quicker], [[1, 1] + [32] * 18], least=3))[0]
+    assert shares.sum() == 32
+    assert set(shares[:2]) == {0}
+    assert shares[19] > 3
+    assert all(share == 0 or share >= 3 for share in shares)
+
+
 @st.composite
 def groups(draw: st.DrawFn, *, rising: bool) -> tuple[list[list[float]], list[int]]:
     """Seconds of 1 to 4 devices at 0 to B samples, and what their memory holds. rising: strictly with the samples."""

@@ -228,6 +228,21 @@ def test_what_a_device_on_the_sources_machine_gets_does_not_go_over_its_card() -
     assert seconds(True, True) == pytest.approx(4.0)
 
 
+def test_samples_and_what_an_agent_beside_the_source_sends_share_a_card() -> None:
+    """800 bytes of samples for b, and 800 of gradients from a: 16 s each over a card of 50 bytes a second."""
+    instance = make_instance([(0.1, 0.1)] * 2, devices=2, mini_batch=8, input_bytes=100, cut_bytes=100, bandwidth=50.0)
+    source = DataSource((50.0, 1000.0), 50.0)
+    plan = make_plan((1, {"b": 1}, 3), (1, {"a": 1}, 1), micro_batches=8)
+
+    def seconds(*on_its_machine: bool) -> float:
+        there = replace(source, on_its_machine=on_its_machine)
+        return round_seconds(replace(instance, data_source=there), plan)
+
+    assert seconds(False, False) < 24.0
+    assert 32.0 <= seconds(True, False) < 40.0
+    assert seconds(True, True) < 24.0
+
+
 def test_labels_go_to_the_last_stage() -> None:
     source = DataSource((1e9, 10.0), 1e9, label_bytes=30)
     instance = make_instance([(0.5, 0.5)] * 2, devices=2, mini_batch=8, data_source=source)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
+
 from edgeswarm.profile import Network, PlanningInstance
 from edgeswarm_coordinator.planner.search.grouping import MOST_TRANSITIONS, groups_by_room, make_units, transitions
 from edgeswarm_coordinator.planner.search.problem import SearchProblem
@@ -12,10 +14,12 @@ from edgeswarm_coordinator.planner.search.problem import SearchProblem
 from ..instances import PLENTY, make_instance
 
 
-def many(count: int, *, rooms: int = 1, noise: float = 0.0) -> PlanningInstance:
-    """Devices of two classes by turns, in rooms with slow links between; bandwidths off by up to `noise`."""
+def many(count: int, *, rooms: int = 1, noise: float = 0.0, slower: float = 3.0) -> PlanningInstance:
+    """Devices of two classes by turns, one slower than the other, in rooms with slow links between; bandwidths off by up to
+    `noise`.
+    """
     chance = random.Random(1)
-    instance = make_instance(slower=(1.0, 3.0), memory_bytes=[PLENTY, PLENTY])
+    instance = make_instance(slower=(1.0, slower), memory_bytes=[PLENTY, PLENTY])
     devices = tuple(replace(instance.devices[place % 2], name=f"device{place:03}") for place in range(count))
     rows = tuple(
         tuple(
@@ -51,6 +55,22 @@ def test_a_hundred_devices_are_few_units_and_none_is_lost() -> None:
     units = make_units(SearchProblem(many(100, rooms=2)))
     assert transitions([len(kind.units) for kind in units]) <= MOST_TRANSITIONS
     assert sorted(device for kind in units for device in kind.devices) == list(range(100))
+
+
+@pytest.mark.parametrize(("count", "rooms"), [(16, 8), (100, 10), (60, 30)])
+def test_many_rooms_are_few_units_too(count: int, rooms: int) -> None:
+    problem = SearchProblem(many(count, rooms=rooms))
+    units = make_units(problem)
+    assert transitions([len(kind.units) for kind in units]) <= MOST_TRANSITIONS
+    assert sorted(device for kind in units for device in kind.devices) == list(range(count))
+
+
+def test_rooms_are_merged_before_classes_that_are_far_apart() -> None:
+    problem = SearchProblem(many(8, rooms=4, slower=20.0))
+    units = make_units(problem)
+    assert transitions([len(kind.units) for kind in units]) <= MOST_TRANSITIONS
+    for kind in units:
+        assert len({problem.class_of[device] for device in kind.devices}) == 1
 
 
 def test_groups_by_room_fill_one_room_after_another_with_the_fastest_first() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from hypothesis import given
@@ -51,6 +52,21 @@ def test_two_rooms_that_look_alike_are_told_apart() -> None:
     # Were all of one kind, a pair of one room could not be told from a pair across.
     assert kinds[2] == kinds[3]
     assert set(kinds[:2]).isdisjoint(kinds[2:])
+
+
+def test_rooms_of_two_classes_are_in_one_order_however_devices_are_listed() -> None:
+    """Of which either class could be told apart first."""
+    plain = make_instance(slower=(1.0, 2.0), memory_bytes=[PLENTY, PLENTY])
+    devices = [
+        replace(plain.devices[place // 2], name=name) for place, name in enumerate(("nx-1", "nx-2", "nano-1", "nano-2"))
+    ]
+    links = Network(0.0, tuple(tuple(9.0 if a % 2 == b % 2 else 1.0 for b in range(4)) for a in range(4)))
+    instance = replace(plain, devices=tuple(devices), network=links)
+    orders = set()
+    for names in itertools.permutations(instance.device_names):
+        listed = instance.only(names)
+        orders.add(tuple(listed.device_names[place] for place in canonical_order(listed)))
+    assert len(orders) == 1
 
 
 @given(instance=instances(uniform_links=False), chance=st.randoms())

@@ -1,0 +1,122 @@
+"""What one device does by itself: its best micro-batch, and how many samples it trains in a second.
+
+8 -> 16 -> 32 -> ... while none is much slower than the best     channel by channel, then channels last
+best -> twice as many, while that is faster                      whichever of both is faster
+best -> several of them a step                                   the rate, of whole steps
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.measuring import say
+from bench.peers.blocks import has_images
+from bench.peers.launch import run_peer
+from bench.peers.rounds import LEAST_ROUNDS
+from bench.peers.settings import PeerSettings, seconds_of
+from bench.testbed.bed import SPEED_LOGS, EmulatedLan
+from bench.testbed.speed import slowness
+
+MICRO_BATCHES = (8, 16, 32, 64, 128, 256)
+SLOWER = 0.95  # larger micro-batches are not tried once one is so much slower than the best
+BUSY, MOST_TRIES = 1.1, 3  # the machine's slowness beyond which a rate is measured once more, and how often
+_LIMIT_SECONDS = 900.0
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A device by itself. seconds: of each setting that is tried, and of each step by which its rate is told."""
+
+    bed: EmulatedLan
+    device: str
+    model: str
+    mini_batch: int
+    seconds: float
+
+    def best(self, folder: Path) -> dict[str, Any]:
+        """samples_per_second with its best micro_batch; channels_last: 1 where images are better off so.
+
+        plain_samples_per_second: with images as PyTorch has them when nobody asks for anything else. slowness: the machine's
+        meanwhile. Raises RuntimeError where nothing runs.
+        """
+        plain = self._tried(MICRO_BATCHES, folder, channels_last=False)
+        if not plain:
+            raise RuntimeError(f"{self.device} can't train {self.model} by itself")
+        at_once = max(plain, key=lambda size: plain[size])
+        tried, channels_last = plain, False
+        if has_images(self.model):
+            larger = tuple(size for size in MICRO_BATCHES if size >= at_once)
+            images = self._tried(larger, folder, channels_last=True, beside=plain[at_once])
+            if images and max(images.values()) > plain[at_once]:
+                tried, channels_last = images, True
+                at_once = max(images, key=lambda size: images[size])
+        # The best may be larger than what is tried for both.
+        while at_once == max(tried) and 2 * at_once <= self.mini_batch:
+            more = self._tried((2 * at_once,), folder, channels_last=channels_last, beside=tried[at_once])
+            if not more or more[2 * at_once] <= tried[at_once]:
+                break
+            tried = {**tried, **more}
+            at_once *= 2
+        told = self.rate(at_once, folder / "whole-steps", channels_last=channels_last, expected=tried[at_once])
+        if told is None:
+            raise RuntimeError(f"{self.device} can't train {self.model} in steps of several times {at_once} samples")
+        return {
+            **told,
+            "plain_samples_per_second": max(plain.values()) if channels_last else told["samples_per_second"],
+        }
+
+    def rate(self, at_once: int, folder: Path, *, channels_last: bool, expected: float) -> dict[str, Any] | None:
+        """Of whole steps, the fastest of some tries while the machine is busy with something else; None where it can't.
+
+        expected: samples per second, about.
+        """
+        in_a_step = min(self.mini_batch // at_once, max(1, round(self.seconds * expected / at_once)))
+        found: list[dict[str, Any]] = []
+        for number in range(MOST_TRIES):
+            told = self._run(
+                at_once,
+                in_a_step,
+                folder / str(number),
+                channels_last=channels_last,
+                rounds=LEAST_ROUNDS,
+                is_trial=False,
+            )
+            if told is None:
+                break
+            found.append(told)
+            if not told["slowness"] or told["slowness"] <= BUSY:
+                break
+        return max(found, key=lambda told: float(told["samples_per_second"])) if found else None
+
+    def _tried(
+        self, sizes: tuple[int, ...], folder: Path, *, channels_last: bool, beside: float = 0.0
+    ) -> dict[int, float]:
+        """Samples per second by micro-batch; ends where one is much slower than the best so far, or `beside`."""
+        found: dict[int, float] = {}
+        for size in (each for each in sizes if each <= self.mini_batch):
+            place = folder / f"{size}{'-channels-last' if channels_last else ''}"
+            told = self._run(size, 1, place, channels_last=channels_last, rounds=1000, is_trial=True)
+            if told is None:
+                break
+            found[size] = told["samples_per_second"]
+            if found[size] < SLOWER * max(beside, *found.values()):
+                break
+        return found
+
+    def _run(
+        self, at_once: int, in_a_step: int, folder: Path, *, channels_last: bool, rounds: int, is_trial: bool
+    ) -> dict[str, Any] | None:
+        settings = PeerSettings("single_device", [self.device], at_once, channels_last=channels_last)
+        words = settings.words(self.model, at_once * in_a_step, rounds=rounds, seconds=self.seconds, is_trial=is_trial)
+        done = run_peer(self.bed, settings.script, [self.device], *words, folder=folder, limit_seconds=_LIMIT_SECONDS)
+        if done.problem:
+            say(f"{self.device} alone, {at_once} at once: {done.problem}")
+            return None
+        return {
+            "samples_per_second": at_once * in_a_step / seconds_of(done),
+            "micro_batch": at_once,
+            "channels_last": float(channels_last),
+            "slowness": slowness(SPEED_LOGS, done.round_ends[0] - done.round_seconds[0], done.round_ends[-1]),
+        }

@@ -1,0 +1,85 @@
+"""With which micro-batch a device is best by itself, and by what its rate is told."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.peers import alone
+from bench.peers.alone import Alone
+from bench.peers.launch import PeerRun
+from bench.scaling import nanos
+from bench.testbed.bed import EmulatedLan
+
+Rate = Callable[[int, bool], float]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What was run, in its order."""
+    monkeypatch.setattr(alone, "slowness", lambda *_: None)
+    return []
+
+
+def device(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], rate: Rate, *, most: int = 4096, mini_batch: int = 2048
+) -> Alone:
+    """rate: samples per second by micro-batch and layout. most: what its memory holds at once."""
+
+    def run(bed: object, script: str, devices: list[str], *words: str, **more: object) -> PeerRun:
+        options: Mapping[str, str] = dict(itertools.pairwise(words))
+        at_once, step = int(options["--micro-batch"]), int(options["--mini-batch"])
+        runs.append({"at_once": at_once, "step": step, "channels_last": "--channels-last" in words})
+        if at_once > most:
+            return PeerRun(problem="out of memory on nano-1", short_of_memory="nano-1")
+        seconds = step / rate(at_once, "--channels-last" in words)
+        return PeerRun(round_seconds=(seconds,), round_ends=(seconds,))
+
+    monkeypatch.setattr(alone, "run_peer", run)
+    return Alone(EmulatedLan(nanos(1)), "nano-1", "mobilenet_v2", mini_batch, 8.0)
+
+
+def test_larger_micro_batches_are_tried_while_they_are_faster(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    nano = device(monkeypatch, runs, lambda size, last: (20 if last else 10) * min(size, 512) ** 0.1)
+    told = nano.best(tmp_path)
+    assert (told["micro_batch"], told["channels_last"]) == (512, 1.0)
+    assert told["plain_samples_per_second"] == pytest.approx(10 * 256**0.1)
+    tried = [each["at_once"] for each in runs if each["channels_last"]]
+    assert tried == [256, 512, 1024, 512]
+
+
+def test_a_rate_is_told_by_whole_steps(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Of as many micro-batches as eight seconds have."""
+    nano = device(monkeypatch, runs, lambda size, last: 30.0 if size == 16 else 20.0)
+    told = nano.best(tmp_path)
+    assert (told["micro_batch"], told["channels_last"], told["samples_per_second"]) == (16, 0.0, 30.0)
+    assert told["plain_samples_per_second"] == 30.0
+    assert runs[-1] == {"at_once": 16, "step": 16 * 15, "channels_last": False}
+
+
+def test_what_memory_does_not_hold_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    nano = device(monkeypatch, runs, lambda size, last: float(size), most=64)
+    assert nano.best(tmp_path)["micro_batch"] == 64
+    with pytest.raises(RuntimeError, match="nano-1 can't train mobilenet_v2 by itself"):
+        device(monkeypatch, runs, lambda size, last: 1.0, most=4).best(tmp_path)
+
+
+def test_a_rate_is_measured_again_while_the_machine_is_busy_and_the_fastest_counts(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    rates = iter((10.0, 14.0, 12.0))
+    nano = device(monkeypatch, runs, lambda size, last: next(rates))
+    monkeypatch.setattr(alone, "slowness", lambda *_: 1.3)
+    told = nano.rate(8, tmp_path, channels_last=False, expected=10.0)
+    assert told is not None
+    assert told["samples_per_second"] == pytest.approx(14.0)
