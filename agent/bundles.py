@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -31,6 +32,7 @@ class BundleStore:
         self._folder = folder
         self._device = device
         self._numbers = itertools.count()
+        self._clear_away_unfinished()
 
     def has(self, sha256: str) -> bool:
         return _is_sha256(sha256) and self._archive(sha256).is_file()
@@ -57,7 +59,10 @@ class BundleStore:
         except OSError as error:
             raise self._disk_refuses(error) from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(
+                OSError
+            ):  # a file system that may only be read says so before it looks for the file
+                temporary.unlink(missing_ok=True)
         self._prune(sha256)
         return size
 
@@ -110,6 +115,15 @@ class BundleStore:
             f"{self._device} can't keep the job's files in {self._folder}: {error.strerror or error}.",
             "Free space there, or let the agent's user write to that folder.",
         )
+
+    def _clear_away_unfinished(self) -> None:
+        """What a power cut or a kill left behind, of this folder's one agent."""
+        for left in self._folder.glob(".*"):
+            with contextlib.suppress(OSError):
+                if left.is_dir():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink()
 
     def _prune(self, newest: str) -> None:
         """Drops all but the newest bundles (the last ones put or unpacked)."""

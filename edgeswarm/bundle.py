@@ -58,6 +58,13 @@ def make_bundle(job_path: str | Path, files: Sequence[str] = (), *, limits: Bund
     members = {name: folder / name for name in _imported_files(path)}
     for file in files:
         members |= _named_files(folder, file)
+    for name in members:
+        if (why := _wrong_path(name, limits)) is not None:
+            raise EdgeswarmError(
+                ErrorCode.JOB_INVALID,
+                f"Devices would refuse the job's files: {name[:100]!r} {why}.",
+                "Rename that file, or leave it out of `files`.",
+            )
     total_bytes = sum(member.stat().st_size for member in members.values())
     if len(members) > limits.files or total_bytes > limits.total_bytes:
         raise EdgeswarmError(
@@ -147,18 +154,25 @@ def _extract(archive: tarfile.TarFile, folder: Path, limits: BundleLimits) -> No
 
 def _checked_path(member: tarfile.TarInfo, limits: BundleLimits) -> PurePosixPath:
     name = member.name
-    path = PurePosixPath(name)
     if not (member.isreg() or member.isdir()) or member.issparse():
         raise _refused(f"{name[:100]!r} is neither a plain file nor a folder")
-    if path.is_absolute() or not path.parts or ".." in path.parts:
-        raise _refused(f"{name[:100]!r} leads out of the folder")
-    if any(character in name for character in "\\:\0") or not name.isprintable():
-        raise _refused(f"{name[:100]!r} has characters that mean something else elsewhere")
-    if len(path.parts) > limits.depth or any(len(part.encode()) > 255 for part in path.parts):
-        raise _refused(f"{name[:100]!r} is too long or too deep")
+    if (why := _wrong_path(name, limits)) is not None:
+        raise _refused(f"{name[:100]!r} {why}")
     if member.size < 0 or member.size > limits.total_bytes:
         raise _refused(f"{name[:100]!r} is too large")
-    return path
+    return PurePosixPath(name)
+
+
+def _wrong_path(name: str, limits: BundleLimits) -> str | None:
+    """What is wrong with a member's name; None for nothing."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts:
+        return "leads out of the folder"
+    if any(character in name for character in "\\:\0") or not name.isprintable():
+        return "has characters that mean something else elsewhere"
+    if len(path.parts) > limits.depth or any(len(part.encode(errors="surrogateescape")) > 255 for part in path.parts):
+        return "is too long or too deep"
+    return None
 
 
 def _refused(why: str) -> EdgeswarmError:

@@ -66,7 +66,9 @@ def fetch_layers(
     try:
         with ThreadPoolExecutor(PARALLEL_FETCHES, thread_name_prefix="fetch") as pool:
             fetches = [pool.submit(fetch, source) for source in sources]
-            failed = [ended for ended in wait(fetches, return_when=FIRST_EXCEPTION).done if ended.exception() is not None]
+            failed = [
+                ended for ended in wait(fetches, return_when=FIRST_EXCEPTION).done if ended.exception() is not None
+            ]
             if failed:  # nor does an error wait for it
                 pool.shutdown(wait=False, cancel_futures=True)
                 close()

@@ -14,6 +14,7 @@ from ..errors import EdgeswarmError, ErrorCode
 from .certificates import (
     Role,
     certificate_fingerprint,
+    key_fingerprint,
     key_from_pem,
     key_to_pem,
     new_key,
@@ -23,6 +24,7 @@ from .certificates import (
 )
 from .files import make_private_folder, write_atomically
 from .identity import Identity
+from .issued import IssuedNodes
 from .node_id import DOMAIN, load_or_create_node_id, server_name
 
 JOIN_SERVER_NAME = f"join.{DOMAIN}"  # no node can have it: a node id ends in six hex digits
@@ -171,13 +173,28 @@ class CertificateAuthority:
 def create_cluster(*, authority_folder: Path, operator_folder: Path) -> tuple[CertificateAuthority, Identity]:
     """What `edgeswarm init` does: a new authority, and the identity of the operator's own machine, both saved.
 
-    Raises EdgeswarmError (OUTPUT_EXISTS) where there is an authority already.
+    An authority that is there stays, and with it every device that joined: where the operator's identity is missing, damaged or
+    not valid, it gives a new one. Raises EdgeswarmError: OUTPUT_EXISTS where both are in order, TRUST for a damaged authority.
     """
-    authority = CertificateAuthority.create(authority_folder)
+    is_there = any((authority_folder / name).exists() for name in (KEY_FILE, CERTIFICATE_FILE))
+    if is_there and not _has_identity(operator_folder):
+        authority = CertificateAuthority.load(authority_folder)
+    else:
+        authority = CertificateAuthority.create(authority_folder)
     node_id = load_or_create_node_id(operator_folder, operator=True)
     identity = authority.issue(node_id=node_id, role=Role.OPERATOR)
+    # No device may join under this name: it would be the data service to the others.
+    IssuedNodes(authority_folder).enter(node_id, key_fingerprint=key_fingerprint(identity.certificate.public_key()))
     identity.save(operator_folder)
     return authority, identity
+
+
+def _has_identity(operator_folder: Path) -> bool:
+    try:
+        Identity.load(operator_folder, role=Role.OPERATOR)
+    except EdgeswarmError:
+        return False
+    return True
 
 
 def _key_usage(*, authority: bool) -> x509.KeyUsage:

@@ -117,8 +117,15 @@ def certificate_holder(certificate: x509.Certificate) -> tuple[str, Role]:
     return node_ids[0], Role(units[0])
 
 
-def check_dates(certificate: x509.Certificate, *, whose: str, now: datetime.datetime | None = None) -> None:
+_JOIN_AGAIN = "join the cluster again with a new token (`edgeswarm token create`)"
+
+
+def check_dates(
+    certificate: x509.Certificate, *, whose: str, now: datetime.datetime | None = None, renewal: str = _JOIN_AGAIN
+) -> None:
     """Raises EdgeswarmError (TRUST) where the certificate isn't valid at `now` (default: this machine's clock).
+
+    renewal: how to get another one.
 
     Small boards often have no battery behind their clock and wake up in the past, so the message gives its date.
     """
@@ -135,5 +142,5 @@ def check_dates(certificate: x509.Certificate, *, whose: str, now: datetime.date
         raise EdgeswarmError(
             ErrorCode.TRUST,
             f"The certificate of {whose} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {clock}.",
-            "If the clock is right, join the cluster again with a new token (`edgeswarm token create`).",
+            f"If the clock is right, {renewal}.",
         )

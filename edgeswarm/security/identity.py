@@ -96,7 +96,15 @@ class Identity:
                 remedy,
             )
         check_dates(single_certificate(identity.authority_pem), whose="the cluster authority", now=now)
-        check_dates(identity.certificate, whose=identity.node_id, now=now)
+        if role is Role.OPERATOR:
+            check_dates(
+                identity.certificate,
+                whose=identity.node_id,
+                now=now,
+                renewal="run `edgeswarm init` again: the cluster and its devices stay",
+            )
+        else:
+            check_dates(identity.certificate, whose=identity.node_id, now=now)
         return identity
 
     @classmethod

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ..errors import EdgeswarmError, ErrorCode
 from .files import locked_json, make_private_folder
@@ -38,8 +39,17 @@ class IssuedNodes:
                     "Remove the file `node-id` in this device's agent folder and join again: it takes a new id.",
                 )
             yield
-            nodes[node_id] = {"key": key_fingerprint, "issued": time.time()}
+            nodes[node_id] = _entry(key_fingerprint)
+
+    def enter(self, node_id: str, *, key_fingerprint: str) -> None:
+        """Enter the operator's own node, whatever key it had before."""
+        with locked_json(self._path) as nodes:
+            nodes[node_id] = _entry(key_fingerprint)
 
     def node_ids(self) -> list[str]:
         with locked_json(self._path) as nodes:
             return sorted(nodes)
+
+
+def _entry(key_fingerprint: str) -> dict[str, Any]:
+    return {"key": key_fingerprint, "issued": time.time()}

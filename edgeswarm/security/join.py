@@ -261,7 +261,7 @@ class JoinServer:
         fingerprint = key_fingerprint(public_key_of_request(csr_pem))
         # The token is spent inside the claim: a node id that is taken costs no use, and a bad token claims nothing.
         with self.issued.claim(node_id, key_fingerprint=fingerprint):
-            self.tokens.spend(secret, key_fingerprint=fingerprint)
+            self.tokens.spend(secret, node_id=node_id, key_fingerprint=fingerprint)
             certificate = self.authority.sign(csr_pem, node_id=node_id, role=Role.AGENT)
         return node_id, certificate
 
@@ -345,13 +345,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             node_id, certificate = self.server.joins.admit(request)
         except ValueError as error:
             self._refuse(400, f"The join request is malformed: {error}.")
+        except OSError as error:
+            self._tell(
+                EdgeswarmError(
+                    ErrorCode.OUTPUT_FAILED,
+                    f"The cluster's machine can't write down who joined ({error.strerror or error}).",
+                    "Free space there, or let the user of `edgeswarm token create` write to the cluster's folder.",
+                )
+            )
         except EdgeswarmError as error:
-            _log.warning("join: refused %s: %s", self.client_address[0], error.message)
-            self._answer(_STATUS.get(error.code, 500), json.dumps(error.to_json()).encode())
+            self._tell(error)
         else:
             self._answer(200, json.dumps({"certificate": certificate.decode()}).encode())
             if self.server.joins.on_joined is not None:
                 self.server.joins.on_joined(node_id, self.client_address[0])
+
+    def _tell(self, error: EdgeswarmError) -> None:
+        _log.warning("join: refused %s: %s", self.client_address[0], error.message)
+        self._answer(_STATUS.get(error.code, 500), json.dumps(error.to_json()).encode())
 
     def _refuse(self, status: int, message: str) -> None:
         error = EdgeswarmError(ErrorCode.TRUST, message, "Use the same version of edgeswarm on both machines.")

@@ -48,7 +48,7 @@ def load_or_create_node_id(folder: Path, *, name: str | None = None, operator: b
     path = make_private_folder(folder) / FILE_NAME
     if not path.exists():
         _create(path, new_node_id(name or socket.gethostname(), operator=operator))
-    node_id = path.read_text().strip()
+    node_id = path.read_text(errors="replace").strip()
     if not is_node_id(node_id):
         raise EdgeswarmError(
             ErrorCode.CONFIG,
@@ -66,7 +66,10 @@ def forget_node_id(folder: Path) -> None:
 def _create(path: Path, node_id: str) -> None:
     # A link fails where the name is taken, and the file that it names is complete: whoever links first has chosen.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    temporary.write_text(node_id + "\n")
+    with temporary.open("w") as file:
+        file.write(node_id + "\n")
+        file.flush()
+        os.fsync(file.fileno())  # else it may be empty after a power cut
     try:
         os.link(temporary, path)
     except FileExistsError:

@@ -57,7 +57,7 @@ class TokenStore:
     """The tokens that still open the door, in the authority's folder; all processes agree through a file lock.
 
     Layout of the file, by sha256 of the secret:
-    {"expires": seconds since 1970, "uses_left": n, "used_by": [key fingerprints]}
+    {"expires": seconds since 1970, "uses_left": n, "used_by": ["node id, key fingerprint"]}
     """
 
     def __init__(self, folder: Path) -> None:
@@ -82,10 +82,10 @@ class TokenStore:
             tokens[_digest(token.secret)] = {"expires": now + lifetime_seconds, "uses_left": uses, "used_by": []}
         return token
 
-    def spend(self, secret: str, *, key_fingerprint: str, now: float | None = None) -> None:
-        """Take one use of the token with this secret for the device with this key.
+    def spend(self, secret: str, *, node_id: str, key_fingerprint: str, now: float | None = None) -> None:
+        """Take one use of the token with this secret for the device of this name and key.
 
-        A device that asks again with the same key (its first answer got lost) takes no second use.
+        A device that asks again with both the same (its first answer got lost) takes no second use.
         Raises EdgeswarmError (TOKEN) for a secret that is unknown, expired or used up.
         """
         now = time.time() if now is None else now
@@ -95,7 +95,8 @@ class TokenStore:
                 raise EdgeswarmError(ErrorCode.TOKEN, "The cluster doesn't know this token.", _NEW_TOKEN)
             if record["expires"] < now:
                 raise EdgeswarmError(ErrorCode.TOKEN, "The token has expired.", _NEW_TOKEN)
-            if key_fingerprint in record["used_by"]:
+            user = f"{node_id}, {key_fingerprint}"
+            if user in record["used_by"]:
                 return
             if record["uses_left"] < 1:
                 raise EdgeswarmError(
@@ -104,7 +105,7 @@ class TokenStore:
                     _NEW_TOKEN,
                 )
             record["uses_left"] -= 1
-            record["used_by"].append(key_fingerprint)
+            record["used_by"].append(user)
 
 
 def _digest(secret: str) -> str:

@@ -14,13 +14,14 @@ Security is that of `channel.py`: each side shows a certificate of the cluster, 
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -204,9 +205,17 @@ def open_stream(address: str, *, identity: Identity, node_id: str) -> ByteStream
     Raises EdgeswarmError: DEVICE_UNREACHABLE where nobody answers, TRUST where it isn't that node of our cluster.
     """
     try:
+        context = _context(identity, ssl.PROTOCOL_TLS_CLIENT)
+    except OSError as error:  # no fault of the other end
+        raise EdgeswarmError(
+            ErrorCode.WORKER_FAILED,
+            f"{identity.node_id} can't open a connection ({error.strerror or error}).",
+            "Free memory, or let its processes open more files, on that device.",
+        ) from error
+    try:
         connection = socket.create_connection(host_and_port(address), timeout=CONNECT_SECONDS)
         try:
-            return ByteStream(connection, _context(identity, ssl.PROTOCOL_TLS_CLIENT), expected=node_id)
+            return ByteStream(connection, context, expected=node_id)
         except BaseException:
             connection.close()
             raise
@@ -284,7 +293,14 @@ class StreamListener:
             if stopped:
                 connection.close()
                 return
-            threading.Thread(target=self._serve, args=(connection,), name="stream", daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, args=(connection,), name="stream", daemon=True).start()
+            except RuntimeError:  # too little memory, or too many threads, for now: who called tries again
+                with self._lock:
+                    self._connections.discard(connection)
+                self._handshakes.release()
+                connection.close()
+                time.sleep(_ACCEPT_PAUSE_SECONDS)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -325,12 +341,24 @@ def _context(identity: Identity, protocol: int) -> ssl.SSLContext:
     context.load_verify_locations(cadata=identity.authority_pem.decode())
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0  # nothing is sent against the stream's direction
-    # The ssl module takes a key from a file only: one in a folder that nobody else can enter, gone at once.
-    with tempfile.TemporaryDirectory(prefix="edgeswarm-stream-") as folder:
-        path = Path(folder) / "identity.pem"
-        write_atomically(path, identity.key_pem + identity.certificate_pem)
+    with _file_of(identity.key_pem + identity.certificate_pem) as path:
         context.load_cert_chain(path)
     return context
+
+
+@contextlib.contextmanager
+def _file_of(secret: bytes) -> Iterator[Path]:
+    """The ssl module takes a key from a file only: one in memory, which no disk sees and for which none has to have room."""
+    if not hasattr(os, "memfd_create"):  # elsewhere than on Linux: in a folder that nobody else can enter, gone at once
+        with tempfile.TemporaryDirectory(prefix="edgeswarm-stream-") as folder:
+            path = Path(folder) / "identity.pem"
+            write_atomically(path, secret)
+            yield path
+        return
+    with os.fdopen(os.memfd_create("edgeswarm-identity"), "wb") as file:
+        file.write(secret)
+        file.flush()
+        yield Path(f"/proc/self/fd/{file.fileno()}")
 
 
 def _set_options(connection: socket.socket) -> None:

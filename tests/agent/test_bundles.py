@@ -35,3 +35,23 @@ def test_one_that_a_power_cut_damaged_is_sent_again(tmp_path: Path, damage: byte
     assert not store.has(sha256)
     store.put(sha256, [data])
     assert (store.unpacked(sha256) / "job.py").read_bytes() == b"job = 1"
+
+
+def test_what_was_left_unfinished_is_gone_when_the_agent_starts_again(tmp_path: Path) -> None:
+    folder = tmp_path / "bundles"
+    sha256, data = archive_of(b"job = 1")
+    BundleStore(folder, device="nano-1").put(sha256, [data])
+    (folder / f".{sha256}.1.0").write_bytes(b"half")
+    (folder / f".{sha256[:32]}.abc").mkdir()
+    (folder / f".{sha256[:32]}.abc" / "job.py").write_bytes(b"half")
+    store = BundleStore(folder, device="nano-1")
+    assert [path.name for path in folder.iterdir()] == [f"{sha256}.tar"]
+    assert store.has(sha256)
+
+
+def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_bytes(b"")
+    sha256, data = archive_of(b"job = 1")
+    with pytest.raises(EdgeswarmError, match=r"nano-1 can't keep the job's files in .*: Not a directory") as caught:
+        BundleStore(tmp_path / "cache" / "bundles", device="nano-1").put(sha256, [data])
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED

@@ -97,6 +97,14 @@ def test_too_much_is_refused_when_it_is_made(tmp_path: Path) -> None:
         make_bundle(tmp_path / "train.py", ["words"], limits=BundleLimits(files=3))
 
 
+@pytest.mark.parametrize("name", ["log 12:30.txt", "a\\b.txt", "Screenshot 9.41\u202fPM.png", "/".join("a" * 40)])
+def test_names_that_devices_refuse_are_told_when_it_is_made(tmp_path: Path, name: str) -> None:
+    write(tmp_path, {"train.py": "", f"data/{name}": "x"})
+    with pytest.raises(EdgeswarmError, match=r"^Devices would refuse the job's files: 'data/") as caught:
+        make_bundle(tmp_path / "train.py", ["data"])
+    assert caught.value.code is ErrorCode.JOB_INVALID
+
+
 # --- hostile archives -------------------------------------------------------------------------------------------------
 
 

@@ -132,3 +132,31 @@ def test_a_new_cluster_comes_with_its_operators_identity(tmp_path: Path) -> None
     assert loaded == identity
     assert loaded.node_id.startswith("operator-")
     assert loaded.cluster_fingerprint == authority.fingerprint
+
+
+@pytest.mark.parametrize("content", [None, b"", b"rubbish"])
+def test_an_operator_who_lost_the_identity_gets_a_new_one_of_the_same_cluster(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    folders = {"authority_folder": tmp_path / "authority", "operator_folder": tmp_path / "operator"}
+    before, lost = create_cluster(**folders)
+    path = tmp_path / "operator" / "identity.pem"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    after, identity = create_cluster(**folders)
+    assert (after.fingerprint, identity.node_id) == (before.fingerprint, lost.node_id)
+    assert Identity.load(tmp_path / "operator", role=Role.OPERATOR) == identity
+    with pytest.raises(EdgeswarmError, match="cluster authority already") as caught:
+        create_cluster(**folders)
+    assert caught.value.code is ErrorCode.OUTPUT_EXISTS
+
+
+def test_an_expired_operator_is_told_to_begin_again_and_a_device_to_join_again(tmp_path: Path) -> None:
+    authority, _ = create_cluster(authority_folder=tmp_path / "authority", operator_folder=tmp_path / "operator")
+    authority.issue(node_id=NODE, role=Role.AGENT).save(tmp_path / "agent")
+    later = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1200)
+    for folder, role, remedy in (("operator", Role.OPERATOR, "edgeswarm init"), ("agent", Role.AGENT, "token create")):
+        with pytest.raises(EdgeswarmError, match="expired on") as caught:
+            Identity.load(tmp_path / folder, role=role, now=later)
+        assert remedy in caught.value.remedy

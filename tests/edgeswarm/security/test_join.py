@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import json
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.security.authority import CertificateAuthority
+from edgeswarm.security.authority import CertificateAuthority, create_cluster
 from edgeswarm.security.certificates import Role, new_key, new_request
 from edgeswarm.security.identity import Identity
 from edgeswarm.security.issued import IssuedNodes
@@ -213,6 +214,30 @@ def test_malformed_requests_get_one_clear_status_each(server: JoinServer) -> Non
     assert post(server, b"", path="/v1/other")[0] == 404
     assert server.issued.node_ids() == []
     assert post(server, json.dumps(good).encode())[0] == 200  # and none of them cost the token its use
+
+
+def test_nobody_joins_under_the_operators_name(tmp_path: Path) -> None:
+    authority, operator = create_cluster(authority_folder=tmp_path / "server", operator_folder=tmp_path / "operator")
+    with JoinServer(authority, tmp_path / "server", host=HOST, port=0) as server:
+        token = new_token(server)
+        with pytest.raises(EdgeswarmError, match=f"{operator.node_id} belongs to another device") as caught:
+            join(HOST, server.port, token=token, identity_folder=tmp_path / "a", node_id=operator.node_id)
+        assert caught.value.code is ErrorCode.TRUST
+        join(HOST, server.port, token=token, identity_folder=tmp_path / "a", node_id=NODE)  # the token has its use
+
+
+def test_a_full_disk_of_the_clusters_machine_is_told_to_both(
+    server: JoinServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    token = new_token(server)
+    monkeypatch.setattr(server.tokens, "spend", full)
+    with pytest.raises(EdgeswarmError, match="can't write down who joined \\(No space left on device\\)") as caught:
+        join(HOST, server.port, token=token, identity_folder=tmp_path / "a", node_id=NODE)
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED
+    assert "No space left" in caplog.text
 
 
 def test_silent_connections_hold_up_nobody(server: JoinServer, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm.errors import EdgeswarmError
+from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.node_id import is_node_id, load_or_create_node_id, new_node_id, server_name
 
 
@@ -63,3 +63,12 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "node-id").write_text("rubbish!\n")
     with pytest.raises(EdgeswarmError, match="'rubbish!'"):
         load_or_create_node_id(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"Box"])
+def test_a_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
+    load_or_create_node_id(tmp_path)
+    (tmp_path / "node-id").write_bytes(content)
+    with pytest.raises(EdgeswarmError, match="which is not a node id") as caught:
+        load_or_create_node_id(tmp_path)
+    assert caught.value.code is ErrorCode.CONFIG

@@ -46,11 +46,13 @@ def test_the_secret_is_not_in_the_file(tmp_path: Path) -> None:
 def test_it_lets_in_as_many_as_it_says(tmp_path: Path) -> None:
     token = TokenStore(tmp_path).create(FINGERPRINT, uses=2)
     store = TokenStore(tmp_path)  # as the join server, which is another process
-    store.spend(token.secret, key_fingerprint="a")
-    store.spend(token.secret, key_fingerprint="b")
-    store.spend(token.secret, key_fingerprint="a")  # asks again: its answer got lost
+    store.spend(token.secret, node_id="nano-00a1b2", key_fingerprint="a")
+    store.spend(token.secret, node_id="nano-00a1b2", key_fingerprint="b")
+    store.spend(token.secret, node_id="nano-00a1b2", key_fingerprint="a")  # asks again: its answer got lost
     with pytest.raises(EdgeswarmError, match="used up") as caught:
-        store.spend(token.secret, key_fingerprint="c")
+        store.spend(token.secret, node_id="nano-00a1b2", key_fingerprint="c")
+    with pytest.raises(EdgeswarmError, match="used up"):  # one key is no name for any number of devices
+        store.spend(token.secret, node_id="other-00a1b2", key_fingerprint="a")
     assert caught.value.code is ErrorCode.TOKEN
     assert "edgeswarm token create" in caught.value.remedy
 
@@ -58,17 +60,17 @@ def test_it_lets_in_as_many_as_it_says(tmp_path: Path) -> None:
 def test_it_expires(tmp_path: Path) -> None:
     store = TokenStore(tmp_path)
     token = store.create(FINGERPRINT, lifetime_seconds=60, now=1000.0)
-    store.spend(token.secret, key_fingerprint="a", now=1059.0)
+    store.spend(token.secret, node_id="nano-00a1b2", key_fingerprint="a", now=1059.0)
     with pytest.raises(EdgeswarmError, match="expired"):
-        store.spend(token.secret, key_fingerprint="a", now=1061.0)
+        store.spend(token.secret, node_id="nano-00a1b2", key_fingerprint="a", now=1061.0)
     store.create(FINGERPRINT, now=1000.0 + 10 * 24 * 3600)  # cleans up
     with pytest.raises(EdgeswarmError, match="doesn't know"):
-        store.spend(token.secret, key_fingerprint="a", now=1061.0)
+        store.spend(token.secret, node_id="nano-00a1b2", key_fingerprint="a", now=1061.0)
 
 
 def test_an_unknown_secret_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EdgeswarmError, match="doesn't know this token"):
-        TokenStore(tmp_path).spend("0" * 32, key_fingerprint="a")
+        TokenStore(tmp_path).spend("0" * 32, node_id="nano-00a1b2", key_fingerprint="a")
 
 
 def test_a_token_without_use_or_life_is_a_mistake(tmp_path: Path) -> None:

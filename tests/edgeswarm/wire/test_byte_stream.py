@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -157,6 +159,39 @@ def test_nobody_at_the_address_is_named(pair: Pair) -> None:
     with pytest.raises(EdgeswarmError, match=RECEIVER) as caught:
         open_stream(address, identity=pair.sender, node_id=RECEIVER)
     assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
+
+
+def test_a_full_disk_holds_up_no_stream(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of a connection lies in memory."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    for end in pair.connect():
+        end.close()
+
+
+def test_what_this_device_lacks_is_no_fault_of_the_other_end(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", lacking)
+    with pytest.raises(EdgeswarmError, match=rf"^{SENDER} can't open a connection \(Too many open files\)") as caught:
+        pair.connect()
+    assert caught.value.code is ErrorCode.WORKER_FAILED
+
+
+def test_a_thread_that_does_not_start_ends_its_own_stream_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", failing)
+    with pytest.raises(EdgeswarmError):
+        pair.connect()
+    for end in pair.connect():
+        end.close()
 
 
 def test_what_is_no_tls_harms_nobody(pair: Pair) -> None:
