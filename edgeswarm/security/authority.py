@@ -184,7 +184,9 @@ def create_cluster(*, authority_folder: Path, operator_folder: Path) -> tuple[Ce
     node_id = load_or_create_node_id(operator_folder, operator=True)
     identity = authority.issue(node_id=node_id, role=Role.OPERATOR)
     # No device may join under this name: it would be the data service to the others.
-    IssuedNodes(authority_folder).enter(node_id, key_fingerprint=key_fingerprint(identity.certificate.public_key()))
+    key = identity.certificate.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    IssuedNodes(authority_folder).enter(node_id, key_fingerprint=key_fingerprint(key))
     identity.save(operator_folder)
     return authority, identity
 
