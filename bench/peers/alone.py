@@ -52,8 +52,8 @@ class Alone:
             if images and max(images.values()) > plain[at_once]:
                 tried, channels_last = images, True
                 at_once = max(images, key=lambda size: images[size])
-        # The best may be larger than what is tried for both.
-        while at_once == max(tried) and 2 * at_once <= self.mini_batch:
+        # The best may be larger than what is tried for both; where that ended before, it was with one too large.
+        while at_once == max(tried) >= MICRO_BATCHES[-1] and 2 * at_once <= self.mini_batch:
             more = self._tried((2 * at_once,), folder, channels_last=channels_last, beside=tried[at_once])
             if not more or more[2 * at_once] <= tried[at_once]:
                 break

@@ -30,9 +30,13 @@ def device(
 ) -> Alone:
     """rate: samples per second by micro-batch and layout. most: what its memory holds at once."""
 
+    folders: set[object] = set()
+
     def run(bed: object, script: str, devices: list[str], *words: str, **more: object) -> PeerRun:
         options: Mapping[str, str] = dict(itertools.pairwise(words))
         at_once, step = int(options["--micro-batch"]), int(options["--mini-batch"])
+        assert more["folder"] not in folders, "nothing is tried twice"
+        folders.add(more["folder"])
         runs.append({"at_once": at_once, "step": step, "channels_last": "--channels-last" in words})
         if at_once > most:
             return PeerRun(problem="out of memory on nano-1", short_of_memory="nano-1")
