@@ -118,10 +118,10 @@ class BundleStore:
 
     def _clear_away_unfinished(self) -> None:
         """What a power cut or a kill left behind, of this folder's one agent."""
-        for left in self._folder.glob(".*"):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for left in self._folder.glob(".*"):
                 if left.is_dir():
-                    shutil.rmtree(left)
+                    shutil.rmtree(left, ignore_errors=True)
                 else:
                     left.unlink()
 

@@ -119,13 +119,15 @@ def run(as_json: bool, **flags: Any) -> None:
       edgeswarm-agent run --port 7700 --interface eth0
     """
     stop = _StopSignal()
+    from edgeswarm.security.identity import FILE_NAME as IDENTITY_FILE
     from edgeswarm.security.node_id import load_or_create_node_id
 
     from .daemon import Daemon
 
     folders = Folders.find()
     settings = _settings(folders, flags)
-    load_or_create_node_id(folders.agent_dir, name=settings.name)
+    if not (folders.agent_dir / IDENTITY_FILE).exists():  # which has the name of a device that joined
+        load_or_create_node_id(folders.agent_dir, name=settings.name)
     daemon = Daemon(settings, folders, log=_say)
     try:
         daemon.start()

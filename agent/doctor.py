@@ -19,6 +19,7 @@ from edgeswarm.wire.channel import check_address_is_free
 from edgeswarm.wire.version import PROTOCOL_VERSION
 
 from .death import signal_name
+from .only_one import process_of_agent
 from .telemetry.card import read_training_memory
 from .telemetry.hardware import guess_accelerator, read_hardware, torch_version
 from .telemetry.memory import MEBIBYTE, hidden_limit
@@ -48,7 +49,7 @@ def examine(settings: AgentSettings, folders: Folders) -> Iterator[Finding]:
     """The checks, one after the other; some take seconds."""
     yield _identity(folders)
     yield _clock()
-    yield _port(settings)
+    yield _port(settings, folders)
     yield _mdns(settings, folders)
     yield _torch(settings)
     yield _memory(settings)
@@ -77,8 +78,10 @@ def _clock() -> Finding:
     return Finding("clock", "ok", now)
 
 
-def _port(settings: AgentSettings) -> Finding:
-    """Binds both as the daemon and its worker do."""
+def _port(settings: AgentSettings, folders: Folders) -> Finding:
+    """Binds both as the daemon and its worker do, unless this folder's agent runs, which has them."""
+    if (process := process_of_agent(folders.agent_dir)) is not None:
+        return Finding("ports", "ok", f"the agent of this folder runs (process {process})")
 
     def look() -> str:
         ports = (settings.port, settings.effective_worker_port)

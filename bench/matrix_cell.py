@@ -39,7 +39,7 @@ from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
 from edgeswarm_coordinator.planner.planners import make_plan
 
-FORMAT = "edgeswarm-matrix/2"
+FORMAT = "edgeswarm-matrix/3"
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
 PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
 
@@ -97,6 +97,8 @@ class CellMeasurement:
     def run(self) -> None:
         if self._is_complete(self.document):
             return
+        if self.document["format"] != FORMAT:
+            raise SystemExit(f"{self.path} was begun in another way ({self.document['format']}): move it away.")
         work = self.path.with_suffix(".work")
         shutil.rmtree(work, ignore_errors=True)
         with EmulatedLan(self._environment) as bed, BedCluster(bed, folder=work) as cluster:

@@ -236,26 +236,16 @@ class OnBed:
                 others = [other for other in self._cores if other != name]
                 # Once more while the machine's other devices compute too: less, as real devices would not have it.
                 with self._cluster.accompanied(others, whole_stage(self._cluster, self._cell.job)):
-                    beside = self._rate_beside(device, told, folder / "beside-others")
-            found[kind] = {**told, "beside_others": beside}
+                    beside = device.largest_rate(
+                        int(told["micro_batch"]),
+                        folder / "beside-others",
+                        channels_last=bool(told["channels_last"]),
+                        expected=told["samples_per_second"],
+                        tries=1,  # the others keep the machine busy
+                    )
+            found[kind] = {**told, "beside_others": None if beside is None else beside["samples_per_second"]}
             say(f"{name} alone: {found[kind]}")
         return found
-
-    @staticmethod
-    def _rate_beside(device: Alone, alone: Mapping[str, Any], folder: Path) -> float | None:
-        """As it was best alone; with half as many samples at once and so on, where memory isn't enough for that now."""
-        at_once = int(alone["micro_batch"])
-        while at_once:
-            told = device.rate(
-                at_once,
-                folder / str(at_once),
-                channels_last=bool(alone["channels_last"]),
-                expected=alone["samples_per_second"],
-            )
-            if told is not None:
-                return float(told["samples_per_second"])
-            at_once //= 2
-        return None
 
     def tuned_peers(self, speeds: dict[str, dict[str, Any]]) -> dict[str, PeerSettings]:
         by_device = {name: speeds[f"{cores:g}"] for name, cores in self._cores.items()}

@@ -46,7 +46,7 @@ class Estimate:
     def noise(self) -> float | None:
         """Of the same setting against itself, 0.02 for 2 %; None while it was not run twice in a repeat."""
         first, again = self.rates.get(OURS, {}), self.rates.get(OURS + RUN_AGAIN, {})
-        return max((_apart(first[repeat] / again[repeat]) for repeat in first if repeat in again), default=None)
+        return max((apart(first[repeat] / again[repeat]) for repeat in first if repeat in again), default=None)
 
     def speed_up(self, other: str, *, of: str = OURS) -> Spread | None:
         """Ours, or that of one of our own methods, by the other's rate, over the repeats that both have; None for no such."""
@@ -59,10 +59,10 @@ class Estimate:
         Infinite where nobody knows the noise.
         """
         noise = math.inf if self.noise is None else self.noise
-        return max(noise, *(_apart(extreme / ratio.median) for extreme in (ratio.least, ratio.most)))
+        return max(noise, repeats_apart(ratio))
 
     def is_equal(self, ratio: Spread) -> bool:
-        return _apart(ratio.median) <= self.must_exceed(ratio)
+        return apart(ratio.median) <= self.must_exceed(ratio)
 
     def shown(self, ratio: Spread | None) -> str:
         """`1.31 (1.25 to 1.40)`, or `equal (1.02, 0.97 to 1.05)`; nothing for None."""
@@ -74,9 +74,14 @@ class Estimate:
         return f"equal ({ratio.median:.2f}{repeats})"
 
 
-def _apart(ratio: float) -> float:
+def apart(ratio: float) -> float:
     """How far from 1: 0.25 for 1.25 and for 0.8."""
     return max(ratio, 1 / ratio) - 1
+
+
+def repeats_apart(ratio: Spread) -> float:
+    """How far one of a ratio's repeats is from their median, at the most."""
+    return max(apart(extreme / ratio.median) for extreme in (ratio.least, ratio.most))
 
 
 @dataclass(frozen=True)
@@ -209,9 +214,9 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
             is_faster = ratio.median > 1 and not cell.counting.is_equal(ratio)
             beside = "no noise is known" if math.isinf(noise) else f"beside a noise of {noise:.0%}"
             report.expect(f"{cell.cell}: {ratio.shown()} times {best}, {beside}", is_faster)
-        for method in (OURS, OURS + RUN_AGAIN):
-            if method in cell.failures:
-                report.expect(f"{cell.cell}: {method} runs ({cell.problems[method]})", False)
+        for method, problem in cell.problems.items():
+            if method.startswith(OURS):
+                report.expect(f"{cell.cell}: {method} runs ({problem})", False)
         noise_of_itself = cell.counting.noise
         report.data[cell.cell] = {"samples_per_second": ours, "of_ideal": ours / cell.ideal, "noise": noise_of_itself}
     report.remarks += remarks({cell.cell: cell.remark for cell in cells})

@@ -12,6 +12,7 @@ but for their names are trained once; those that fit no memory by the model are 
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +24,15 @@ from bench.cell import (
     RUN_AGAIN,
     Cell,
     measured_seconds,
+    paced_seconds,
     profile_anew,
     rounds_of_a_run,
     run,
     written_job,
 )
+from bench.matrix_report import apart
 from bench.measuring import Report, keep, say
-from bench.origin import boot_id
+from bench.origin import boot_id, origin
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -58,6 +61,9 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     if document and not missing(document):
         return document
+    if document and document["boot"] != boot_id():
+        say(f"{cell.name}: broken off before this machine was started; begins anew")
+        document = {}
     environment = load_environment(cell.environment, mbps=cell.mbps)
     with EmulatedLan(environment) as bed, BedCluster(bed, folder=_new_folder(path)) as cluster:
         options = TrainOptions(job_path=cell.job, discovery=cluster.discovery(), listen_address=HUB_ADDRESS)
@@ -72,7 +78,8 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
             rounds = rounds_of_a_run(plan.predicted.round_seconds)
             job = written_job(cluster.folder / f"job-{rounds}", cell.model, rounds=rounds)
             some = replace(options, job_path=job)
-            document["runs"][name] = run(cluster, some, plan, cluster.folder / f"run-{len(document['runs'])}")
+            told = run(cluster, some, plan, cluster.folder / f"run-{len(document['runs'])}")
+            document["runs"][name] = {**origin(), **told}
             keep(path, document)
     return document
 
@@ -123,9 +130,9 @@ def measured_report(folder: Path) -> Report:
         title="What each idea brings, measured",
         how=(
             "Real agents on emulated devices. Seconds of a round; measured: the median of the rounds but the first "
-            f"{FIRST_ROUNDS}. Speed beside Asteroid's plan: measured, and as predicted. The largest peak of a worker's "
-            "memory, measured. A plan that equals one above has its run. Again: the first plan once more, for the noise "
-            "of equal settings."
+            f"{FIRST_ROUNDS}. Speed beside Asteroid's plan: at the machine's best pace, beside the geometric mean of that plan's "
+            "two runs, `equal` where it is no further from 1 than these are apart; and as predicted. The largest peak of a "
+            "worker's memory, measured. A plan that equals one above has its run. Again: the first plan once more, for the noise."
         ),
         columns=COLUMNS,
     )
@@ -139,7 +146,9 @@ def _add_rows(table: Report, document: dict[str, Any]) -> None:
     of_plan = trained_as(document)
     rows = {**of_plan, **{name: name for name in runs if name.endswith(RUN_AGAIN)}}
     first = next((name for name in of_plan.values() if name is not None), None)
-    base = runs.get(first, {})
+    twice = [runs[name] for name in (first, f"{first}{RUN_AGAIN}") if "round_seconds" in runs.get(name, {})]
+    base = math.prod(map(paced_seconds, twice)) ** (1 / len(twice)) if twice else 0.0
+    noise = apart(paced_seconds(twice[0]) / paced_seconds(twice[1])) if len(twice) == 2 else math.inf
     for name, trained in rows.items():
         written = document["plans"][name.removesuffix(RUN_AGAIN)]
         if trained is None:
@@ -154,8 +163,11 @@ def _add_rows(table: Report, document: dict[str, Any]) -> None:
         seconds, peak = measured_seconds(told), max(told["peak_bytes"].values())
         table.data.setdefault(cell, {})[name] = {"predicted": predicted, "measured": seconds, "largest_peak": peak}
         beside = ("", "")
-        if "round_seconds" in base:
-            beside = (f"{measured_seconds(base) / seconds:.2f}", f"{base['predicted_seconds'] / predicted:.2f}")
+        if twice:
+            speed = base / paced_seconds(told)
+            differs = told in twice or apart(speed) > noise
+            shown = f"{speed:.2f}" if differs else f"equal ({speed:.2f})"
+            beside = (shown, f"{twice[0]['predicted_seconds'] / predicted:.2f}")
         table.rows.append((cell, name, f"{predicted:.3f}", f"{seconds:.3f}", *beside, readable_bytes(peak)))
 
 

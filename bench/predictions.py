@@ -30,8 +30,8 @@ from typing import Any
 from bench.bad_plan import BAD_PLAN, even_cuts
 from bench.cell import Cell, profile_anew, profile_missing, rounds_of_a_run, run, written_job
 from bench.measuring import keep, say
-from bench.origin import boot_id
-from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
+from bench.origin import boot_id, origin
+from bench.pages import BENCHMARKS_PAGE, table_and_verdicts, write_into
 from bench.predictions_report import report
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
@@ -41,7 +41,7 @@ from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.controller import TrainOptions
-from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
+from edgeswarm_coordinator.planner.planners import make_plan
 
 # Those of one environment and model share what their devices' layers take.
 CELLS = (
@@ -55,7 +55,7 @@ CELLS = (
 )
 # In place of the jobs' own: rounds of a second and more, of which what begins and ends a round is a small part.
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 1024, "bert_small": 128, "resnet_50": 128}
-# Of those that are there.
+# Of the planners; plans that are alike count once.
 PLANS = ("edgeswarm", "asteroid", "pipeline")
 REPEATS = 1
 FORMAT = "edgeswarm-predictions/4"
@@ -65,11 +65,10 @@ def plans_of(instance: PlanningInstance) -> dict[str, Plan]:
     """The planners' plans and a bad one; those alike but for their planner's name once."""
     found: dict[str, Plan] = {}
     for name in PLANS:
-        if name in PLANNERS:
-            try:
-                found[name] = make_plan(instance, name)
-            except EdgeswarmError as error:
-                say(f"{name}: {error.message}")
+        try:
+            found[name] = make_plan(instance, name)
+        except EdgeswarmError as error:
+            say(f"{name}: {error.message}")
     bad = even_cuts(instance)
     if bad is not None:
         found[BAD_PLAN] = bad
@@ -118,7 +117,7 @@ def measure(cell: Cell, folder: Path, *, repeats: int = REPEATS, profile_again: 
             rounds = rounds_of_a_run(plan.predicted.round_seconds)
             some = replace(options, job_path=job(cluster.folder / f"job-{rounds}", rounds=rounds))
             told = run(cluster, some, plan, cluster.folder / f"run-{len(document['runs'])}")
-            document["runs"].append({"plan": name, "repeat": repeat, **told})
+            document["runs"].append({"plan": name, "repeat": repeat, **origin(), **told})
             keep(cell.file(folder), document)
         if profile_again:
             say(f"{cell.name}: profiles")
@@ -157,7 +156,7 @@ def main() -> int:
                 measure(cell, given.folder, repeats=given.repeats, profile_again=given.profile_again)
     table = report(given.folder)
     if given.write:
-        write_into(BENCHMARKS_PAGE, "predictions", markdown_table(table.columns, table.rows))
+        write_into(BENCHMARKS_PAGE, "predictions", table_and_verdicts(table))
     return table.show(as_json=given.json)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 
 from bench.measuring import Report, Spread, arguments, one_thread, say, two_cores
+from bench.testbed.groups import remove_group
 from edgeswarm.plan import Plan, Stage
 from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
 from edgeswarm_coordinator.demo.cluster import LOOPBACK, AgentSpec, ThrowawayCluster
@@ -121,7 +122,7 @@ def nanos(cluster: ThrowawayCluster) -> Iterator[None]:
     finally:
         cluster.stop()  # a group goes when its processes have gone
         for group in made:
-            group.rmdir()
+            remove_group(group)
 
 
 def deploy_once() -> dict[str, dict[str, float]]:

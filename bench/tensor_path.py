@@ -125,6 +125,8 @@ def on_a_slow_loopback(mbps: float, command: list[str]) -> int:
     """Runs it in a network namespace whose loopback has packets as an Ethernet's and that rate; its exit code."""
     inside = ["ip", "netns", "exec", SLOW_NAMESPACE]
     burst = max(15_000, int(mbps * 1e6 / 8 * 1e-3))
+    if Path("/var/run/netns", SLOW_NAMESPACE).exists():  # of a run that was killed
+        subprocess.run(["ip", "netns", "del", SLOW_NAMESPACE], check=True)
     subprocess.run(["ip", "netns", "add", SLOW_NAMESPACE], check=True)
     try:
         subprocess.run([*inside, "ip", "link", "set", "lo", "mtu", "1500", "up"], check=True)

@@ -27,6 +27,7 @@ from typing import Any
 from bench.accuracy_process import trained
 from bench.cell import JOBS, profile_in_turn
 from bench.kept_document import KeptDocument
+from bench.matrix_report import apart, repeats_apart
 from bench.measuring import Report, Spread, folder_arguments, say
 from bench.origin import origin, remark, remarks
 from bench.peers.balance import shares_by_speed
@@ -43,6 +44,8 @@ FORMAT = "edgeswarm-accuracy/3"
 TASKS = {"cnn": (0.97, 64), "mobilenet_v2": (0.95, 128)}
 ENVIRONMENT, MBPS = "C", 100.0
 METHODS = ("edgeswarm", "single device", "DDP, shares by speed")
+# What is told, and how an epoch's line has it.
+TIMES = {"training": "trained_seconds", "in all": "seconds"}
 MICRO_BATCHES = (16, 32, 64, 128)
 TRIAL_ROUNDS = 5
 REPEATS = 3
@@ -197,7 +200,10 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
         columns=("task", "accuracy", "method", "training", "in all", "epochs"),
     )
     for document in documents:
-        medians: dict[str, float] = {}
+        if document["format"] != FORMAT:
+            table.remarks.append(f"{document['task']}: measured in another way ({document['format']}), and left out")
+            continue
+        taken: dict[str, dict[str, dict[int, float]]] = {what: {} for what in TIMES}
         for method in METHODS:
             runs = [told for told in document["runs"] if told["method"] == method]
             ends = [(told, end) for told in runs if (end := reached(told, document["target"])) is not None]
@@ -211,17 +217,43 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
             trained = Spread.of([end["trained_seconds"] for _, end in ends])
             whole = Spread.of([end["seconds"] for _, end in ends])
             epochs = Spread.of([told["epochs"].index(end) + 1 for told, end in ends])
-            # A run that never reached it took longer than any other.
-            never = [math.inf] * (len(runs) - len(ends))
-            medians[method] = statistics.median([*(end["trained_seconds"] for _, end in ends), *never])
+            for what, key in TIMES.items():
+                # A run that never reached it took longer than any other.
+                taken[what][method] = {
+                    told["repeat"]: math.inf if end is None else end[key]
+                    for told, end in ((told, reached(told, document["target"])) for told in runs)
+                }
             not_all = f" ({len(ends)} of {len(runs)} runs)" if len(ends) < len(runs) else ""
             table.rows.append((*head, f"{trained.shown(1)} s{not_all}", f"{whole.shown(1)} s", epochs.shown(0)))
-        if METHODS[0] in medians and len(medians) > 1:
-            ours, best = medians[METHODS[0]], min((medians[name], name) for name in medians if name != METHODS[0])
-            table.expect(f"{document['task']}: {best[0] / ours:.2f} times as fast as {best[1]}", ours < best[0])
-        table.data[document["task"]] = medians
+        for what, of_methods in taken.items():
+            if METHODS[0] in of_methods and len(of_methods) > 1:
+                table.expect(*_beside_the_best(f"{document['task']}, {what}", of_methods))
+        table.data[document["task"]] = {
+            what: {method: statistics.median(found.values()) for method, found in of_methods.items()}
+            for what, of_methods in taken.items()
+        }
     table.remarks += remarks({document["task"]: remark(document["runs"]) for document in documents})
     return table
+
+
+def _beside_the_best(what: str, taken: Mapping[str, Mapping[int, float]]) -> tuple[str, bool]:
+    """How much faster than the fastest peer, and whether by more than the repeats' ratios are apart. taken: seconds by method and
+    repeat; in a repeat all have one seed.
+    """
+    ours = taken[METHODS[0]]
+    peer = min((name for name in taken if name != METHODS[0]), key=lambda name: statistics.median(taken[name].values()))
+    both = [repeat for repeat in ours if repeat in taken[peer]]
+    if not both or any(math.isinf(times[repeat]) for times in (ours, taken[peer]) for repeat in both):
+        medians = [statistics.median(times.values()) for times in (ours, taken[peer])]
+        return f"{what}: {medians[0]:.1f} s beside {medians[1]:.1f} of {peer}, not reached in each run", medians[
+            0
+        ] < medians[1]
+    ratio = Spread.of([taken[peer][repeat] / ours[repeat] for repeat in both])
+    is_equal = apart(ratio.median) <= repeats_apart(ratio)
+    return (
+        f"{what}: {'equal, ' if is_equal else ''}{ratio.shown()} times as fast as {peer}",
+        ratio.median > 1 and not is_equal,
+    )
 
 
 def _settings(document: Mapping[str, Any], method: str) -> str:

@@ -9,11 +9,14 @@ Every address is dialed at once:
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edgeswarm.config import Folders
+from edgeswarm.config import Folders, host_and_port, join_host_and_port
 from edgeswarm.discovery import FoundAgent, KnownAgents, find_agents
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.identity import Identity
@@ -26,6 +29,7 @@ from .device import resolve_names, short_name
 from .options import DiscoveryOptions
 
 CLOCK_LIMIT_SECONDS = 5.0
+DIAL_SECONDS = 3.0
 
 Source = Literal["addresses", "mdns", "remembered"]
 _PREFERENCE: tuple[Source, ...] = ("addresses", "mdns", "remembered")
@@ -127,6 +131,12 @@ class Finder:
         except (EdgeswarmError, OSError) as error:
             self._warn(f"The address of {node_id} can't be remembered: {error}")
 
+    def _forget(self, node_id: str) -> None:
+        try:
+            self._known.forget(node_id)
+        except (EdgeswarmError, OSError) as error:
+            self._warn(f"The address of {node_id} can't be forgotten: {error}")
+
     def _announced(self, wanted: Sequence[str]) -> list[FoundAgent]:
         def enough(found: Sequence[FoundAgent]) -> bool:
             names = {agent.node_id for agent in found} | {short_name(agent.node_id) for agent in found}
@@ -142,8 +152,10 @@ class Finder:
 
     def _dial(self, address: str, node_id: str, source: Source, announcement: str) -> Answer | Silence:
         try:
-            expected = node_id or node_id_of(address, identity=self._identity, timeout_seconds=3.0)
-            return Answer(AgentLink.open(address, node_id=expected, identity=self._identity), source, announcement)
+            # Other devices are told this address, and may know no such name; nor does gRPC ask all that this machine asks.
+            place = in_numbers(address, timeout_seconds=DIAL_SECONDS) if source == "addresses" else address
+            expected = node_id or node_id_of(place, identity=self._identity, timeout_seconds=DIAL_SECONDS)
+            return Answer(AgentLink.open(place, node_id=expected, identity=self._identity), source, announcement)
         except EdgeswarmError as error:
             return Silence(node_id, address, source, error)
 
@@ -160,7 +172,7 @@ class Finder:
         for message in (
             *left_out,
             *choice.warnings,
-            *silence_warnings(silences, reached={a.link.node_id for a in answers}),
+            *silence_warnings(silences, reached={a.link.node_id for a in answers} | replaced(answers, silences)),
         ):
             self._warn(message)
         kept = {id(answer.link) for answer in chosen}
@@ -171,6 +183,8 @@ class Finder:
             raise _nothing_found(choice, silences)
         for answer in chosen:
             self._remember(answer.link.node_id, answer.link.address)
+        for node_id in replaced(answers, silences):
+            self._forget(node_id)
         sources = {answer.source for answer in chosen}
         return Found(
             links={answer.link.node_id: answer.link for answer in chosen},
@@ -200,6 +214,32 @@ def choose(answers: Sequence[Answer]) -> Choice:
             )
         choice.chosen.append(best)
     return choice
+
+
+def replaced(answers: Sequence[Answer], silences: Sequence[Silence]) -> set[str]:
+    """Devices that are remembered at an address where another one of the cluster answers now, and that don't answer. Pure."""
+    there = {answer.link.address: answer.link.node_id for answer in answers}
+    found = {
+        silence.node_id
+        for silence in silences
+        if silence.source == "remembered" and there.get(silence.address, silence.node_id) != silence.node_id
+    }
+    return found - set(there.values())
+
+
+def in_numbers(address: str, *, timeout_seconds: float) -> str:
+    """A "host:port" with the host that answers under its name in numbers; as it is where none does."""
+    host, port = host_and_port(address)
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return address
+    try:
+        with socket.create_connection((host, port), timeout=timeout_seconds) as connection:
+            numbers = connection.getpeername()[0]
+            # One of a link (fe80::1%eth0) is none for another device.
+            return address if "%" in numbers else join_host_and_port(numbers, port)
+    except OSError:
+        return address
 
 
 def silence_warnings(silences: Sequence[Silence], *, reached: set[str]) -> list[str]:
@@ -240,7 +280,8 @@ def _version_differs(link: AgentLink) -> EdgeswarmError:
         ErrorCode.VERSION_DIFFERS,
         f"{link.node_id} runs edgeswarm {link.device.version or '?'} (protocol {link.protocol_version}), "
         f"this machine speaks protocol {PROTOCOL_VERSION}.",
-        "Install the same version of edgeswarm on both.",
+        f"Install the same version of edgeswarm on both, and start the agent on {link.node_id} again, which goes on with the old "
+        "one.",
     )
 
 

@@ -67,7 +67,7 @@ class Folders:
 
     @property
     def operator_dir(self) -> Path:
-        """The operator's node id and identity, and the addresses of agents that it knows."""
+        """The operator's node id and identity."""
         return self.state_dir / "operator"
 
     @property

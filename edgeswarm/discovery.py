@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -333,10 +333,14 @@ class Advertiser:
 # --- remembering ------------------------------------------------------------------------------------------------------
 
 
+KEPT_SECONDS = 30 * 86_400.0
+
+
 class KnownAgents:
     """The addresses under which agents were last reached, in a folder: found again where mDNS is silent.
 
     Layout of the file: {node id: {"addresses": ["host:port", ...], "seen": seconds since 1970}}
+    One that wasn't reached for KEPT_SECONDS is no more known: boards are retired, and get other names.
     """
 
     FILE_NAME = "known-agents.json"
@@ -344,14 +348,15 @@ class KnownAgents:
     def __init__(self, folder: Path) -> None:
         self._path = make_private_folder(folder) / self.FILE_NAME
 
-    def load(self) -> dict[str, tuple[str, ...]]:
+    def load(self, *, now: float | None = None) -> dict[str, tuple[str, ...]]:
         """node id -> addresses ("host:port"), the last that worked first; raises EdgeswarmError (CONFIG) if damaged."""
+        oldest = (time.time() if now is None else now) - KEPT_SECONDS
         with locked_json(self._path) as known:
             document = dict(known)
         return {
             node_id: tuple(str(address) for address in record.get("addresses", ()))
             for node_id, record in sorted(document.items())
-            if is_node_id(node_id) and isinstance(record, dict)
+            if is_node_id(node_id) and isinstance(record, dict) and _seen_seconds(record) >= oldest
         }
 
     def remember(self, node_id: str, addresses: Sequence[str]) -> None:
@@ -363,3 +368,9 @@ class KnownAgents:
         """Forget an agent; one that isn't known is forgotten already."""
         with locked_json(self._path) as known:
             known.pop(node_id, None)
+
+
+def _seen_seconds(record: Mapping[str, object]) -> float:
+    """When it was reached; never where nothing sound says when."""
+    seen = record.get("seen")
+    return float(seen) if isinstance(seen, int | float) else 0.0

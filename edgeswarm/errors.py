@@ -141,7 +141,7 @@ class ErrorCode(enum.Enum):
         "version-differs",
         ExitCode.ERROR,
         "A device runs another version of edgeswarm than this machine.",
-        "Install the same version on all machines.",
+        "Install the same version on all machines, and start their agents again.",
     )
     TRUST = (
         "trust",
@@ -182,8 +182,8 @@ class ErrorCode(enum.Enum):
     OUTPUT_FAILED = (
         "output-failed",
         ExitCode.ERROR,
-        "The result, a checkpoint or a temporary file can't be written: disk full, or no right to.",
-        "Free space there, or choose another folder with --output (TMPDIR for temporary files).",
+        "A file can't be written, of the result, a checkpoint, an agent or a temporary one: disk full, or no right to.",
+        "Free space there; results go where --output says, temporary files where TMPDIR does.",
     )
     CHECKPOINT = (
         "checkpoint",

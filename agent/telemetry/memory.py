@@ -75,7 +75,10 @@ def oom_kills(root: Path = ROOT) -> int:
 def _limit_and_use(version: int, folder: Path) -> tuple[int | None, int]:
     """Bytes; a limit of None where the group has none. Inactive file pages are given back when somebody needs them."""
     if version == 2:
-        limit, use = read_whole(folder / "memory.max"), read_whole(folder / "memory.current")
+        # Beyond the lower of the two the kernel slows a process down until it stands still; it isn't killed, and nobody is told.
+        limits = (read_whole(folder / name) for name in ("memory.max", "memory.high"))
+        limit = min((each for each in limits if each is not None), default=None)
+        use = read_whole(folder / "memory.current")
         reclaimable = read_counters(folder / "memory.stat").get("inactive_file", 0)
     else:
         limit, use = read_whole(folder / "memory.limit_in_bytes"), read_whole(folder / "memory.usage_in_bytes")

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.model.draws import DrawKey
+from edgeswarm.model.draws import DrawKey, SeededCalls
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.structure import unflatten
 from edgeswarm.routes import Routes
@@ -68,8 +69,12 @@ class StageCompute:
     feed: SampleFeed | None = None
     after_forward: Callable[[], None] = lambda: None
     totals: LossTotals = field(default_factory=LossTotals)
+    _seeded_loss: SeededCalls = field(init=False)
     _round: int = 0
     _in_flight: dict[int, _InFlight] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._seeded_loss = SeededCalls(self.loss)
 
     def begin_round(self, round_number: int, sizes: tuple[int, ...]) -> list[int]:
         """Starts a round with micro-batches of these sizes; the indices of those in which this replica has samples."""
@@ -114,7 +119,7 @@ class StageCompute:
                 outputs = self.module.forward(interval.size, inputs, draw=draw, check_halt=self.shared.switch.check)
                 held = _InFlight(inputs, edges_of(outputs))
                 if self.routes.is_last:
-                    held.loss = self._loss(outputs, samples, interval.size)
+                    held.loss = self._loss(outputs, samples, draw, interval.size)
         self.after_forward()
         return held, outputs
 
@@ -133,10 +138,14 @@ class StageCompute:
             tensor.requires_grad_(value.requires_grad)
         return inputs
 
-    def _loss(self, outputs: Sequence[torch.Tensor], samples: Batch, batch: int) -> torch.Tensor:
-        """The loss summed over this replica's samples: gradients stay sums until the step."""
+    def _loss(self, outputs: Sequence[torch.Tensor], samples: Batch, draw: DrawKey, batch: int) -> torch.Tensor:
+        """The loss summed over this replica's samples: gradients stay sums until the step.
+
+        It draws as a layer behind the model's last one would.
+        """
+        seed = draw.seed_of_layer(self.module.graph.end_layer)
         result = called(
-            self.loss,
+            partial(self._seeded_loss, seed=seed, device=self.module.device),
             unflatten(self.module.graph.output_structure, outputs),
             samples.targets,
             indices=samples.indices,

@@ -14,6 +14,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ import torch
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.job import LOSS, Job
-from edgeswarm.model.draws import DrawKey
+from edgeswarm.model.draws import DrawKey, SeededCalls
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.model.structure import unflatten
@@ -48,7 +49,9 @@ Metric = Callable[[Any, Any], Any]
 def evaluation_module(graph: StageGraph, training: StageModule, fetched: Mapping[str, torch.Tensor]) -> StageModule:
     """The stage in evaluation mode over the very tensors of the training one; what that lacks is taken from `fetched`."""
     own = {**training.constants, **training.buffers, **training.parameters}
-    return StageModule(graph, {**fetched, **own}, device=training.device, fast_layout=True)
+    tensors = {**fetched, **own}
+    # What training computes with may lie otherwise than evaluation would have it: a copy would never be trained.
+    return StageModule(graph, tensors, device=training.device, fast_layout=True, parameters_stay=True)
 
 
 @dataclasses.dataclass
@@ -89,7 +92,8 @@ class StageEvaluation:
     ) -> None:
         self.module = module
         self._job = dataclasses.replace(job, transform=job.evaluation_transform or job.transform)
-        self._metrics: dict[str, Metric] = {LOSS: job.loss, **job.metrics}
+        functions: dict[str, Metric] = {LOSS: job.loss, **job.metrics}
+        self._metrics = {name: SeededCalls(function) for name, function in functions.items()}
         self._routes = routes
         self._shared = shared
         self._length = length
@@ -176,7 +180,7 @@ class StageEvaluation:
                 draw = DrawKey(self._shared.seed, self._round, micro_batch, interval.first, interval.end)
                 outputs = self.module.forward(interval.size, inputs, draw=draw, check_halt=self._shared.switch.check)
                 if self._routes.is_last:
-                    self._measure(outputs, samples, rows=interval.size)
+                    self._measure(outputs, samples, draw, rows=interval.size)
         return outputs
 
     def _samples(self, micro_batch: int) -> Batch:
@@ -185,11 +189,12 @@ class StageEvaluation:
         self._shared.progress.set(f"{ACTIVITY}{WAITING}samples")
         return self._feed.get(self._round, micro_batch)
 
-    def _measure(self, outputs: Sequence[torch.Tensor], samples: Batch, *, rows: int) -> None:
+    def _measure(self, outputs: Sequence[torch.Tensor], samples: Batch, draw: DrawKey, *, rows: int) -> None:
         output = unflatten(self.module.graph.output_structure, outputs)
+        seed = draw.seed_of_layer(self.module.graph.end_layer)
         for name, metric in self._metrics.items():
             result = called(
-                metric,
+                partial(metric, seed=seed, device=self.module.device),
                 output,
                 samples.targets,
                 indices=samples.indices,

@@ -59,22 +59,37 @@ class Alone:
                 break
             tried = {**tried, **more}
             at_once *= 2
-        told = self.rate(at_once, folder / "whole-steps", channels_last=channels_last, expected=tried[at_once])
+        told = self.largest_rate(at_once, folder / "whole-steps", channels_last=channels_last, expected=tried[at_once])
         if told is None:
-            raise RuntimeError(f"{self.device} can't train {self.model} in steps of several times {at_once} samples")
+            raise RuntimeError(f"{self.device} can't train {self.model} in steps of several micro-batches")
         return {
             **told,
             "plain_samples_per_second": max(plain.values()) if channels_last else told["samples_per_second"],
         }
 
-    def rate(self, at_once: int, folder: Path, *, channels_last: bool, expected: float) -> dict[str, Any] | None:
+    def largest_rate(
+        self, at_once: int, folder: Path, *, channels_last: bool, expected: float, tries: int = MOST_TRIES
+    ) -> dict[str, Any] | None:
+        """`rate`, with half as many samples at once and so on where memory isn't enough."""
+        while at_once:
+            told = self.rate(
+                at_once, folder / str(at_once), channels_last=channels_last, expected=expected, tries=tries
+            )
+            if told is not None:
+                return told
+            at_once //= 2
+        return None
+
+    def rate(
+        self, at_once: int, folder: Path, *, channels_last: bool, expected: float, tries: int = MOST_TRIES
+    ) -> dict[str, Any] | None:
         """Of whole steps, the fastest of some tries while the machine is busy with something else; None where it can't.
 
         expected: samples per second, about.
         """
         in_a_step = min(self.mini_batch // at_once, max(1, round(self.seconds * expected / at_once)))
         found: list[dict[str, Any]] = []
-        for number in range(MOST_TRIES):
+        for number in range(tries):
             told = self._run(
                 at_once,
                 in_a_step,

@@ -28,7 +28,7 @@ _SENT = 8  # its column there, behind the link's name
 
 
 def warm_up_rounds(round_seconds: float, *, warm_up_seconds: float = WARM_UP_SECONDS) -> int:
-    """How many rounds go before those that are timed: for every method by the same rule."""
+    """How many rounds go before those that are timed, for every method alike; but a first epoch that is served has two."""
     if round_seconds >= LONG_ROUND_SECONDS:
         return 1
     return max(WARM_UP_ROUNDS, math.ceil(warm_up_seconds / max(round_seconds, 1e-3)))

@@ -152,6 +152,9 @@ class PeerTuner:
                 tried[count] = math.inf
                 if 1 < len(settings.devices) <= count:
                     found[count], tried[count] = settings, self._seconds(settings, self._mini_batch)
+            if all(map(math.isinf, tried.values())):  # more of them are smaller, and need less memory
+                ahead = [count for count in (2 * max(tried),) if count <= self._mini_batch]
+                continue
             best = best_of(tried)
             ahead = [
                 count

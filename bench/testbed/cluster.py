@@ -127,9 +127,9 @@ class BedCluster:
         larger as the agents hold.
         """
         running = [process_id for name in self.names for process_id in groups.processes(name)]
+        limits = {name: groups.memory_limit(name) for name in self.names}
         for process_id in running:
             os.kill(process_id, signal.SIGSTOP)
-        limits = {name: groups.memory_limit(name) for name in self.names}
         try:
             for name, limit_bytes in limits.items():
                 groups.limit_memory(name, limit_bytes + groups.anonymous_bytes(name))

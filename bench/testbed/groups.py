@@ -139,14 +139,14 @@ def remove_all() -> None:
     for root in filter(Path.is_dir, map(group, KINDS)):
         inside = [entry for entry in root.rglob("*") if entry.is_dir()]
         for folder in sorted([root, *inside], key=lambda entry: -len(entry.parts)):
-            _remove(folder)
+            remove_group(folder)
     # Last: what had only just been started joins its group late, and leaves it once it sees that the others are gone.
     spinner.stop(SPINNER)
     if SPINNER.is_dir():
-        _remove(SPINNER)
+        remove_group(SPINNER)
 
 
-def _remove(folder: Path) -> None:
+def remove_group(folder: Path) -> None:
     """A group stays busy for a moment after its last process."""
     for patience in range(50, -1, -1):
         try:

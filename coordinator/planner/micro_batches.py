@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 MOST_SIZES = 12
@@ -10,12 +11,16 @@ MOST_SIZES = 12
 def micro_batch_sizes(mini_batch: int, *, least_batch: int = 1, most: int = MOST_SIZES) -> tuple[int, ...]:
     """Sizes to try, largest first: divisors of the mini-batch; where these are few, powers of two that leave a rest.
 
-    least_batch: the largest least batch of any layer; sizes below it, or that leave a rest below it, are left out.
+    least_batch: the largest least batch of any layer; sizes below it, or that leave a rest below it, are left out, a power of
+    two for the next size below.
     """
     divisors = {size for size in range(1, mini_batch + 1) if mini_batch % size == 0}
-    sizes = divisors if len(divisors) >= 4 else divisors | {2**power for power in range(mini_batch.bit_length())}
-    allowed = sorted(size for size in sizes if _respects(size, mini_batch, least_batch))
-    return tuple(reversed(_thin(allowed, most)))
+    allowed = {size for size in divisors if _respects(size, mini_batch, least_batch)}
+    if len(divisors) < 4:
+        for power in (2**exponent for exponent in range(mini_batch.bit_length())):
+            near = (size for size in range(power, power // 2, -1) if _respects(size, mini_batch, least_batch))
+            allowed |= set(itertools.islice(near, 1))
+    return tuple(reversed(_thin(sorted(allowed), most)))
 
 
 def _respects(size: int, mini_batch: int, least_batch: int) -> bool:

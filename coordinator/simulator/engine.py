@@ -124,7 +124,8 @@ class Engine:
         latency = instance.network.latency_seconds
         egress: dict[int, Card] = {}
         ingress: dict[int, Card] = {}
-        # The card of the source's machine is that of the agent there. Several agents there have cards of their own between them.
+        # The card of the source's machine is that of the agent there, and no faster than either was seen to be. Several agents
+        # there are taken for machines of their own between them.
         at_source = _only_one(source.on_its_machine) if source is not None else None
         source_card = None if source is None else _card(source.egress)
         for replica in self._replicas:
@@ -133,10 +134,9 @@ class Engine:
             inward = [row[place] for other, row in enumerate(bandwidth) if other != place]
             if source is not None and not source.on_its_machine[place]:
                 inward.append(source.bandwidth[place])
+            egress[replica.index] = _card(max(outward, default=MOST_BYTES_PER_SECOND))
             if source is not None and place == at_source:
-                egress[replica.index] = source_card = _card(max([source.egress, *outward]))
-            else:
-                egress[replica.index] = _card(max(outward, default=MOST_BYTES_PER_SECOND))
+                source_card = egress[replica.index] = _card(min(source.egress, max(outward)))
             ingress[replica.index] = _card(max(inward, default=MOST_BYTES_PER_SECOND))
 
         streams: dict[tuple[int, int], Stream] = {}
@@ -170,6 +170,8 @@ class Engine:
                 replica.outputs[identity] = frames(replica, part.downstream, work.output_bytes)
         self._connect_groups(instance, egress, ingress)
         if source is not None and source_card is not None:
+            # Another process sends them, which holds nothing of the agent's up but by its part of the card.
+            samples_alone = _card(MOST_BYTES_PER_SECOND)
             for replica in self._replicas:
                 if replica.mine and replica.work.sample_bytes:
                     rate = source.bandwidth[replica.work.device]
@@ -179,6 +181,7 @@ class Engine:
                         replica.index,
                         egress=_card(rate) if is_there else source_card,
                         ingress=_card(rate) if is_there else ingress[replica.index],
+                        holder=samples_alone,
                         bandwidth=rate,
                         latency=latency + handling_seconds(replica.work),
                     )

@@ -59,7 +59,7 @@ class Card:
 class Stream:
     """From one device to another; bandwidth: of the pair, in bytes per second. latency: in seconds.
 
-    holder: the egress for whose urgent transfers its patient ones stand still.
+    holder: whose urgent transfers its patient ones stand still for, and its own urgent ones are among: its egress, mostly.
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class Network:
         latency: float,
         holder: Card | None = None,
     ) -> Stream:
-        """holder: the egress for whose urgent transfers this stream's patient ones stand still; its own where none is given."""
+        """holder: as a Stream has it; its own egress where none is given."""
         holder = egress if holder is None else holder
         self._count += 1
         bandwidth = min(bandwidth, egress.capacity, ingress.capacity)
@@ -147,11 +147,11 @@ class Network:
 
     def send(self, stream: Stream, transfer: Transfer) -> None:
         """Queues a transfer behind those of its urgency."""
-        egress = stream.egress
+        holder = stream.holder
         if transfer.urgent:
-            egress.urgent += 1
-            if egress.urgent == 1:
-                self._hold_patient(egress)
+            holder.urgent += 1
+            if holder.urgent == 1:
+                self._hold_patient(holder)
             stream.urgent.append(transfer)
         else:
             stream.patient.append(transfer)
@@ -185,9 +185,9 @@ class Network:
         if stream.egress.flows or stream.ingress.flows:
             self._changed.append(stream)
 
-    def _hold_patient(self, egress: Card) -> None:
+    def _hold_patient(self, holder: Card) -> None:
         now = self._queue.now
-        for stream in egress.streams:
+        for stream in holder.streams:
             if stream.current is None or stream.current.urgent:
                 continue
             stream.current.left -= stream.rate * (now - stream.since)
@@ -202,10 +202,10 @@ class Network:
         now = queue.now
         if self._log is not None:
             self._log(stream, transfer, now)
-        egress = stream.egress
+        holder = stream.holder
         if transfer.urgent:
             stream.urgent.popleft()
-            egress.urgent -= 1
+            holder.urgent -= 1
         else:
             stream.patient.popleft()
         queue.at(now + stream.latency, transfer.delivered, transfer.argument)
@@ -221,8 +221,8 @@ class Network:
             self._schedule(stream)
         else:
             self._stop(stream)
-        if transfer.urgent and not egress.urgent:
-            for other in egress.streams:
+        if transfer.urgent and not holder.urgent:
+            for other in holder.streams:
                 if other.current is None:
                     self._take_next(other)
 

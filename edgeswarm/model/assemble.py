@@ -34,7 +34,7 @@ def assemble(
     number; leaf_index gives its place in lowered.outputs.
     """
     outputs, output_structure = _outputs(lowered, tensors, returned, leaf_index)
-    cuts = pack_cuts(lowered, cut_into_layers(lowered))
+    cuts, outputs = pack_cuts(lowered, cut_into_layers(lowered), outputs)
     types = {**dict(lowered.inputs), **{node.name: node.value for node in lowered.nodes}}
     nodes = tuple(
         Node(

@@ -16,6 +16,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from ..wire.frames import MAX_DIMENSIONS
 from . import operators
 from .lowering import BATCH, LoweredGraph, RawNode, ValueType
 from .mutation import SharedMemory
@@ -133,6 +134,7 @@ def _may_cross(value: ValueType) -> bool:
         value.dtype in BYTES_PER_ELEMENT
         and value.shape.count(BATCH) == 1
         and all(size is not None for size in value.shape)
+        and len(value.shape) <= MAX_DIMENSIONS
     )
 
 

@@ -1,8 +1,8 @@
 """Where random numbers come from: dropout's, and those of a transform that draws from the process's own generators.
 
 PyTorch's default generator, `random` and numpy's legacy generator belong to the whole process. The thread that computes
-seeds the first of them before each layer that draws; a feed's thread seeds all of them before each transform. So they
-take turns, and the thread that computes goes first:
+seeds the first of them before each layer that draws, and before a loss or metric that does; a feed's thread seeds all of them
+before each transform. So they take turns, and the thread that computes goes first:
 
     compute   .... seed, dropout ....................... seed, dropout .... (waits for one transform at most)
     feed      transform ......... transform, transform ............... transform
@@ -80,6 +80,45 @@ class Turns:
 
 
 TURNS = Turns()
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """PyTorch's default generator of the device that computes. Within a turn."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+class SeededCalls:
+    """Calls of a function of the job's, a loss or a metric, that may draw random numbers as a layer may.
+
+    Whether it does is seen at its first call; one that doesn't is called as it is from then on, and waits for nobody.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self._function = function
+        self._draws: bool | None = None
+
+    def __call__(self, output: Any, targets: Any, *, seed: int, device: torch.device) -> Any:
+        """What the function returns, with the same numbers for the same seed."""
+        if self._draws is False:
+            return self._function(output, targets)
+        with TURNS.first():
+            # On a card it may draw from the host's generator all the same.
+            for place in {device, torch.device("cpu")}:
+                seed_generators(seed, place)
+            before = _states(device) if self._draws is None else None
+            result = self._function(output, targets)
+            if before is not None:
+                self._draws = not all(map(torch.equal, before, _states(device)))
+        return result
+
+
+def _states(device: torch.device) -> list[torch.Tensor]:
+    states = [torch.default_generator.get_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 
 
 class _Saved:

@@ -79,7 +79,8 @@ def export_and_cut(
     counted = frozenset(f"{path}.num_batches_tracked" if path else "num_batches_tracked" for path in batch_norms)
     with quiet():
         module = program.module(check_guards=False)
-    lowered = lower(module, names, frozenset(names.get(name, name) for name in counted))
+    trained = frozenset(names.get(name, name) for name, value in model.named_parameters() if value.requires_grad)
+    lowered = lower(module, names, frozenset(names.get(name, name) for name in counted), trained=trained)
     assert len(lowered.inputs) == len(leaves)
     lowered.inputs = [pair for pair, leaf in zip(lowered.inputs, leaves, strict=True) if isinstance(leaf, torch.Tensor)]
     settle_mutations(lowered)

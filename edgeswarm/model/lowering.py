@@ -93,18 +93,28 @@ class LoweredGraph:
     outputs: list[Any]
 
 
-def lower(module: fx.GraphModule, original_names: Mapping[str, str], ignored_mutations: frozenset[str]) -> LoweredGraph:
+def lower(
+    module: fx.GraphModule,
+    original_names: Mapping[str, str],
+    ignored_mutations: frozenset[str],
+    *,
+    trained: frozenset[str],
+) -> LoweredGraph:
     """Lowers an exported module.
 
     original_names: canonical name for each name of a parameter or buffer. ignored_mutations: buffers whose counting
-    up is somebody else's work (num_batches_tracked). Raises EXPORT_FAILED.
+    up is somebody else's work (num_batches_tracked). trained: parameters that get gradients. Raises EXPORT_FAILED.
     """
-    return _Lowering(original_names, ignored_mutations).run(module)
+    return _Lowering(original_names, ignored_mutations, trained).run(module)
 
 
 class _Lowering:
-    def __init__(self, original_names: Mapping[str, str], ignored_mutations: frozenset[str]) -> None:
+    def __init__(
+        self, original_names: Mapping[str, str], ignored_mutations: frozenset[str], trained: frozenset[str]
+    ) -> None:
         self._original_names = original_names
+        self._trained = trained
+        self._given_out: set[str] = set()  # what left a block without gradients
         self._ignored_mutations = ignored_mutations
         self._symbols: dict[Any, Any] = {}
         self._nodes: list[RawNode] = []
@@ -219,7 +229,46 @@ class _Lowering:
         placeholders = [inner_node for inner_node in block.graph.nodes if inner_node.op == "placeholder"]
         for placeholder, arg in zip(placeholders, node.args[position + 1 :], strict=True):
             inner[placeholder] = self._argument(arg, values)
-        return self._block(block, inner, detached=no_grad)
+        before = len(self._nodes)
+        outputs = self._block(block, inner, detached=no_grad)
+        if no_grad:
+            self._check_mutations(before)
+        return outputs
+
+    def _check_mutations(self, before: int) -> None:
+        """Of a block without gradients, whose nodes come behind the first `before`: what they change in place.
+
+        Outside of such a block PyTorch goes on with the value's gradients, as if nothing had been done; here what comes behind
+        reads what the block gave, and that has none.
+        """
+        nodes = {node.name: node for node in self._nodes}
+        inside = {node.name for node in self._nodes[before:]}
+        for node in self._nodes[before:]:
+            for changed in node.mutates:
+                name = changed
+                while name in nodes and nodes[name].views and name not in self._given_out:
+                    name = nodes[name].views[0]
+                if name in nodes and name not in inside and self._has_gradients(name, nodes):
+                    raise EdgeswarmError(
+                        ErrorCode.EXPORT_FAILED,
+                        f"The model changes a value in place within torch.no_grad{node.line}, and trains through it elsewhere.",
+                        "Leave torch.no_grad out there, or write to a copy (`.clone()`).",
+                    )
+
+    def _has_gradients(self, name: str, nodes: Mapping[str, RawNode]) -> bool:
+        """Whether a value is made of parameters that are trained, and not by a detach alone."""
+        if not (nodes[name].value.dtype or "").startswith(("float", "bfloat")):
+            return False
+        ahead, seen = [name], {name}
+        while ahead:
+            node = nodes.get(ahead.pop())
+            if node is None or node.op == "aten.detach.default":
+                continue
+            if not self._trained.isdisjoint(references((node.args, node.kwargs), "tensor")):
+                return True
+            ahead += [read for read in node.reads if read not in seen]
+            seen.update(node.reads)
+        return False
 
     def _is_block(self, arg: Any, values: dict[fx.Node, Any]) -> bool:
         return isinstance(arg, fx.Node) and isinstance(values.get(arg), fx.GraphModule)
@@ -231,6 +280,7 @@ class _Lowering:
         if source is None or source.value.dtype is None:
             return leaf
         name = self._name(f"{source.name}_detached")
+        self._given_out.add(name)
         self._nodes.append(
             dataclasses.replace(
                 source,

@@ -21,19 +21,22 @@ from .lowering import LoweredGraph, RawNode
 from .node import map_argument
 
 
-def pack_cuts(graph: LoweredGraph, cuts: Cuts) -> Cuts:
-    """Adds the permutations to the graph, and gives the cuts with the permuted values in the live sets."""
+def pack_cuts(graph: LoweredGraph, cuts: Cuts, outputs: Sequence[str]) -> tuple[Cuts, tuple[str, ...]]:
+    """Adds the permutations to the graph; gives the cuts with the permuted values in the live sets, and the names of `outputs`,
+    values that the model returns, as its last layer has them.
+    """
     crossing = {name for names in cuts.live[1:] for name in names}
     packed = {node.name: node for node in graph.nodes if node.name in crossing and _is_permuted(node.value.order)}
     if not packed:
-        return cuts
+        return cuts, tuple(outputs)
     packing = _Packing(packed, cuts)
     for node in graph.nodes:
         packing.add(node)
     graph.outputs = packing.renamed(graph.outputs, cuts.layers - 1)
+    returned = tuple(packing.renamed({"node": name}, cuts.layers - 1)["node"] for name in outputs)
     graph.nodes = packing.nodes_with_packs()
     live = tuple(tuple(f"{name}_packed" if name in packed else name for name in names) for names in cuts.live)
-    return dataclasses.replace(cuts, layer_of=packing.layer_of, live=live)
+    return dataclasses.replace(cuts, layer_of=packing.layer_of, live=live), returned
 
 
 class _Packing:

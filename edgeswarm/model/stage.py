@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from .batch_norm import BatchStatistics
-from .draws import TURNS, DrawKey
+from .draws import TURNS, DrawKey, seed_generators
 from .dropout import attention, dropout
 from .embedding_rows import embed
 from .in_place import in_place_forms
@@ -66,7 +66,8 @@ class StageModule:
     tensors: what the graph lists, by original name; a tensor that is on `device` already is used as it is, not copied.
     parameters, buffers, constants: by original name. Frozen parameters stay frozen. fast_layout: images lie in memory as this
     device computes fastest (memory_layout.py), and matrices are multiplied so (matrix_products.py), which rounds otherwise;
-    without it as in the whole model.
+    without it as in the whole model. parameters_stay: they lie as they do whatever is fastest, and are shared with whoever
+    gave them.
     Raises GRAPH_REFUSED for an operation that this torch lacks, ValueError for tensors that don't fit the graph.
     """
 
@@ -77,6 +78,7 @@ class StageModule:
         device: torch.device | str = "cpu",
         *,
         fast_layout: bool = False,
+        parameters_stay: bool = False,
     ) -> None:
         self.graph = stage_graph
         self.device = torch.device(device)
@@ -87,7 +89,8 @@ class StageModule:
         for spec in stage_graph.tensors:
             tensor = _checked(spec, tensors).to(self.device)
             if spec.kind == "parameter":
-                if self._is_channels_last and (laid := arranged(tensor)) is not tensor:
+                wants_layout = self._is_channels_last and not parameters_stay
+                if wants_layout and (laid := arranged(tensor)) is not tensor:
                     tensor = laid.detach()
                 kept = isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad == spec.trainable
                 self.parameters[spec.name] = (
@@ -170,7 +173,7 @@ class StageModule:
             arguments = (batch, *(values[name] for name in program.reads), *tensors)
             if draw is not None and program.is_random:
                 with TURNS.first():
-                    self._seed(draw.seed_of_layer(program.index))
+                    seed_generators(draw.seed_of_layer(program.index), self.device)
                     made = program.run(*arguments)
             else:
                 made = program.run(*arguments)
@@ -198,13 +201,6 @@ class StageModule:
             )
             for batch_norm in self.graph.batch_norms
         ]
-
-    def _seed(self, seed: int) -> None:
-        if self.device.type == "cuda":
-            with torch.cuda.device(self.device):
-                torch.cuda.manual_seed(seed)
-        else:
-            torch.default_generator.manual_seed(seed)
 
 
 def _checked(spec: TensorSpec, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:

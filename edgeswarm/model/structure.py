@@ -8,6 +8,7 @@ As JSON:
     {"dict": [[key, ..], ..]}          a dict, in its order
     {"named_tuple": ["Output", [[key, ..], ..]]}
     {"record": ["Output", [[key, ..], ..]]}   an output class with named fields, as Hugging Face's models return
+    {"unfilled": true}                 in a record: a field that has nothing
 """
 
 from __future__ import annotations
@@ -16,25 +17,40 @@ import collections
 import dataclasses
 import functools
 import keyword
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .checked_json import IDENTIFIER, MAXIMUM_NESTING, refuse
 
+_UNFILLED = {"unfilled": True}
 _MAXIMUM_DEPTH = 4 * MAXIMUM_NESTING
 
 
 class Record(dict[str, Any]):
-    """What stands for a user's output class: fields by attribute, by key, and by index as a tuple has them."""
+    """What stands for a user's output class: fields by attribute, by key, and by index as a tuple has them.
+
+    unfilled: fields without anything, which are an attribute, None, and no more.
+    """
+
+    def __init__(self, fields: Iterable[tuple[str, Any]], *, unfilled: Iterable[str] = ()) -> None:
+        super().__init__(fields)
+        self.__unfilled = frozenset(unfilled)
 
     def __getattribute__(self, name: str) -> Any:
         # A field may be called `values` or `items`.
-        return self[name] if not name.startswith("__") and name in self else super().__getattribute__(name)
+        if not name.startswith(("__", "_Record__")):
+            if name in self:
+                return self[name]
+            if name in self.__unfilled:
+                return None
+        return super().__getattribute__(name)
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, int | slice):
-            return tuple(self[name] for name in self)[key]
-        return super().__getitem__(key)
+        return self.to_tuple()[key] if isinstance(key, int | slice) else super().__getitem__(key)
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The fields that are filled."""
+        return tuple(dict.values(self))
 
 
 def describe(value: Any, leaf: Any) -> dict[str, Any]:
@@ -50,10 +66,10 @@ def describe(value: Any, leaf: Any) -> dict[str, Any]:
         pairs_json = [[key, describe(item, leaf)] for key, item in value.items()]
         if type(value) is dict or type(value).__name__ == "OrderedDict":
             return {"dict": pairs_json}
-        # A field that isn't filled is no key, but an attribute: `outputs.loss is None`. Behind the others it moves no index.
+        # A field that isn't filled is no key, but an attribute: `outputs.loss is None`.
         fields: Any = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
         unfilled = [field.name for field in fields if field.name not in value and getattr(value, field.name, 0) is None]
-        return {"record": [type(value).__name__, pairs_json + [[name, {"constant": None}] for name in unfilled]]}
+        return {"record": [type(value).__name__, pairs_json + [[name, _UNFILLED] for name in unfilled]]}
     described: dict[str, Any] = leaf(value)
     return described
 
@@ -79,7 +95,8 @@ def unflatten(structure: Mapping[str, Any], values: Sequence[Any]) -> Any:
     if kind == "dict":
         return {key: unflatten(item, values) for key, item in content}
     if kind == "record":
-        return Record((key, unflatten(item, values)) for key, item in content[1])
+        filled = [(key, unflatten(item, values)) for key, item in content[1] if item != _UNFILLED]
+        return Record(filled, unfilled=[key for key, item in content[1] if item == _UNFILLED])
     if kind == "named_tuple":
         fields = tuple(key for key, _ in content[1])
         return _named_tuple(content[0], fields)(*(unflatten(item, values) for _, item in content[1]))
@@ -118,7 +135,8 @@ def check_structure(structure: object, values: int, depth: int = 0) -> dict[str,
             keys = [pair[0] for pair in content]
             fine = len(set(keys)) == len(keys) and all(_is_field(key) for key in (name.lstrip("_"), *keys))
         for pair in content if fine else ():
-            check_structure(pair[1], values, depth + 1)
+            if kind != "record" or pair[1] != _UNFILLED:
+                check_structure(pair[1], values, depth + 1)
     else:
         fine = False
     if not fine:

@@ -23,6 +23,7 @@ from .certificates import (
     single_certificate,
 )
 from .files import make_private_folder, write_atomically
+from .identity import FILE_NAME as IDENTITY_FILE
 from .identity import Identity
 from .issued import IssuedNodes
 from .node_id import DOMAIN, load_or_create_node_id, server_name
@@ -173,13 +174,14 @@ class CertificateAuthority:
 def create_cluster(*, authority_folder: Path, operator_folder: Path) -> tuple[CertificateAuthority, Identity]:
     """What `edgeswarm init` does: a new authority, and the identity of the operator's own machine, both saved.
 
-    An authority that is there stays, and with it every device that joined: where the operator's identity is missing, damaged or
-    not valid, it gives a new one. Raises EdgeswarmError: OUTPUT_EXISTS where both are in order, TRUST for a damaged authority.
+    An authority that is there stays, and with it every device that joined: where the operator's identity is missing, damaged,
+    expired or of another cluster, it gives a new one. Raises EdgeswarmError: OUTPUT_EXISTS where both are in order, or the
+    authority is half there; TRUST for a damaged one.
     """
-    is_there = any((authority_folder / name).exists() for name in (KEY_FILE, CERTIFICATE_FILE))
-    if is_there and not _has_identity(operator_folder):
+    authority = None
+    if all((authority_folder / name).exists() for name in (KEY_FILE, CERTIFICATE_FILE)):
         authority = CertificateAuthority.load(authority_folder)
-    else:
+    if authority is None or _is_in_order(operator_folder, authority):
         authority = CertificateAuthority.create(authority_folder)
     node_id = load_or_create_node_id(operator_folder, operator=True)
     identity = authority.issue(node_id=node_id, role=Role.OPERATOR)
@@ -191,12 +193,16 @@ def create_cluster(*, authority_folder: Path, operator_folder: Path) -> tuple[Ce
     return authority, identity
 
 
-def _has_identity(operator_folder: Path) -> bool:
+def _is_in_order(operator_folder: Path, authority: CertificateAuthority) -> bool:
+    """Whether the operator's identity is this cluster's and, by this machine's clock, not expired."""
     try:
-        Identity.load(operator_folder, role=Role.OPERATOR)
-    except EdgeswarmError:
+        identity = Identity.from_pem((operator_folder / IDENTITY_FILE).read_bytes())
+        is_operator = identity.role is Role.OPERATOR
+    except (OSError, ValueError):
         return False
-    return True
+    now = datetime.datetime.now(datetime.timezone.utc)
+    is_valid = now <= identity.certificate.not_valid_after_utc
+    return is_operator and is_valid and identity.cluster_fingerprint == authority.fingerprint
 
 
 def _key_usage(*, authority: bool) -> x509.KeyUsage:

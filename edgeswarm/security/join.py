@@ -342,27 +342,26 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             request = json.loads(self.rfile.read(length))
             if not isinstance(request, dict):
                 raise ValueError("it isn't a JSON object")
-            node_id, certificate = self.server.joins.admit(request)
+            node_id, certificate = self._admitted(request)
         except ValueError as error:
             self._refuse(400, f"The join request is malformed: {error}.")
-        except OSError as error:
-            self._tell(
-                EdgeswarmError(
-                    ErrorCode.OUTPUT_FAILED,
-                    f"The cluster's machine can't write down who joined ({error.strerror or error}).",
-                    "Free space there, or let the user of `edgeswarm token create` write to the cluster's folder.",
-                )
-            )
         except EdgeswarmError as error:
-            self._tell(error)
+            _log.warning("join: refused %s: %s", self.client_address[0], error.message)
+            self._answer(_STATUS.get(error.code, 500), json.dumps(error.to_json()).encode())
         else:
             self._answer(200, json.dumps({"certificate": certificate.decode()}).encode())
             if self.server.joins.on_joined is not None:
                 self.server.joins.on_joined(node_id, self.client_address[0])
 
-    def _tell(self, error: EdgeswarmError) -> None:
-        _log.warning("join: refused %s: %s", self.client_address[0], error.message)
-        self._answer(_STATUS.get(error.code, 500), json.dumps(error.to_json()).encode())
+    def _admitted(self, request: dict[str, Any]) -> tuple[str, bytes]:
+        try:
+            return self.server.joins.admit(request)
+        except OSError as error:
+            raise EdgeswarmError(
+                ErrorCode.OUTPUT_FAILED,
+                f"The cluster's machine can't write down who joined ({error.strerror or error}).",
+                "Free space there, or let the user of `edgeswarm token create` write to the cluster's folder.",
+            ) from error
 
     def _refuse(self, status: int, message: str) -> None:
         error = EdgeswarmError(ErrorCode.TRUST, message, "Use the same version of edgeswarm on both machines.")

@@ -179,6 +179,10 @@ def kind_of_leaf(value: Any) -> tuple[str, Any]:
             raise _cannot_be_sent(f"a numpy {value.dtype} value") from None
         if tensor.dtype in DTYPES.values():
             return ("array" if isinstance(value, np.ndarray) else "scalar"), tensor
+        raise _cannot_be_sent(f"a numpy {value.dtype} value")
+    if isinstance(value, torch.Tensor):
+        is_plain = value.layout is torch.strided
+        raise _cannot_be_sent(f"a {'' if is_plain else 'sparse '}tensor of {str(value.dtype).removeprefix('torch.')}")
     if is_image(value):
         try:
             return IMAGE, take_apart(value)

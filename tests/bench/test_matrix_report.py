@@ -148,7 +148,7 @@ def test_a_ratio_must_exceed_the_spread_of_its_own_repeats(
 
 @pytest.mark.parametrize("ratios", [(0.99, 1.2, 1.3), (1.05, 1.2, 1.3), (0.7, 0.8, 0.9), (0.98, 1.0, 1.01)])
 def test_it_does_not_matter_what_is_divided_by_what(ratios: tuple[float, ...]) -> None:
-    estimate = Estimate({})
+    estimate = Estimate({"edgeswarm": {0: 1.0}, "edgeswarm, again": {0: 1.0}})
     ways = [Spread.of(ratios), Spread.of([1 / ratio for ratio in ratios])]
     assert estimate.is_equal(ways[0]) == estimate.is_equal(ways[1])
     assert estimate.must_exceed(ways[0]) == pytest.approx(estimate.must_exceed(ways[1]))

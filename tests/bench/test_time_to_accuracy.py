@@ -16,7 +16,7 @@ from bench.jobs.digits import Digits
 from bench.measuring import processor
 from bench.peers.launch import PeerRun
 from bench.peers.settings import PeerSettings
-from bench.time_to_accuracy import METHODS, TASKS, TaskMeasurement, reached, report, settings_to_try, tuned_peer
+from bench.time_to_accuracy import FORMAT, METHODS, TASKS, TaskMeasurement, reached, report, settings_to_try, tuned_peer
 from tests.bench.test_measured_ablations import Bed
 
 
@@ -29,6 +29,7 @@ def run(method: str, repeat: int, *accuracies: float, seconds: float = 10.0) -> 
 
 
 DOCUMENT: dict[str, Any] = {
+    "format": FORMAT,
     "task": "cnn",
     "target": 0.9,
     "runs": [
@@ -60,7 +61,10 @@ def test_the_table() -> None:
         "single device, 64 at once, channels last",
         "DDP, shares by speed",
     ]
-    assert table.verdicts == [("cnn: 2.40 times as fast as single device", True)]
+    assert table.verdicts == [
+        ("cnn, training: 3.00 times as fast as single device", True),
+        ("cnn, in all: 2.60 times as fast as single device", True),
+    ]
     assert table.remarks == ["cnn: measured before commit, torch and processor were written down"]
 
 
@@ -68,7 +72,30 @@ def test_a_run_that_never_reaches_it_counts_as_the_slowest() -> None:
     more = {**DOCUMENT, "runs": [*DOCUMENT["runs"], run("edgeswarm", 2, 0.5, 0.8, 0.89)]}
     table = report([more])
     assert table.rows[0][3] == "25.0 (20.0 to 30.0) s (2 of 3 runs)"
-    assert table.verdicts == [("cnn: 2.00 times as fast as single device", True)]
+    assert table.verdicts == [
+        ("cnn, training: 3.00 times as fast as single device", True),
+        ("cnn, in all: 2.60 times as fast as single device", True),
+    ]
+
+
+def test_what_differs_by_no_more_than_its_repeats_is_equal() -> None:
+    runs = [run("edgeswarm", repeat, 0.95, seconds=seconds) for repeat, seconds in enumerate((10.0, 10.0, 10.0))]
+    runs += [run("single device", repeat, 0.95, seconds=seconds) for repeat, seconds in enumerate((9.0, 11.0, 14.0))]
+    verdicts = report([{**DOCUMENT, "runs": runs}]).verdicts
+    assert verdicts[0] == ("cnn, training: equal, 1.10 (0.90 to 1.40) times as fast as single device", False)
+
+
+def test_where_a_run_never_reached_it_medians_are_told() -> None:
+    runs = [run("edgeswarm", 0, 0.95), run("single device", 0, 0.95, seconds=30.0)]
+    runs += [run("edgeswarm", 1, 0.5), run("single device", 1, 0.95, seconds=30.0)]
+    verdicts = report([{**DOCUMENT, "runs": runs}]).verdicts
+    assert verdicts[0] == ("cnn, training: inf s beside 30.0 of single device, not reached in each run", False)
+
+
+def test_what_was_measured_in_another_way_is_left_out() -> None:
+    table = report([{**DOCUMENT, "format": "edgeswarm-accuracy/2"}])
+    assert (table.rows, table.verdicts) == ([], [])
+    assert table.remarks[0] == "cnn: measured in another way (edgeswarm-accuracy/2), and left out"
 
 
 def test_the_tasks_are_the_jobs() -> None:

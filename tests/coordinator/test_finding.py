@@ -60,6 +60,25 @@ def test_agents_are_found_by_address_and_remembered(
     assert search.warnings == [f"nano-2-000002 does not answer where it was last time ({agents[1].address})."]
 
 
+def test_one_whose_address_another_has_now_is_forgotten(
+    search: Search, authority: CertificateAuthority, stack: ExitStack
+) -> None:
+    """A board that has another name since it joined again."""
+    agent = stack.enter_context(StandInAgent.of(authority, "nano-2-000002"))
+    known = KnownAgents(search.folders.state_dir)
+    known.remember("nano-1-000001", [agent.address])
+    assert list(search(agent.address).links) == ["nano-2-000002"]
+    assert search.warnings == []
+    assert known.load() == {"nano-2-000002": (agent.address,)}
+
+
+def test_a_name_is_dialed_in_numbers(search: Search, authority: CertificateAuthority, stack: ExitStack) -> None:
+    """The other devices, who are told the address, may not know the name."""
+    agent = stack.enter_context(StandInAgent.of(authority, "nano-1-000001"))
+    found = search(f"localhost:{agent.port}")
+    assert found.links["nano-1-000001"].address == agent.address
+
+
 def test_a_search_goes_on_where_nothing_can_be_written(
     search: Search, authority: CertificateAuthority, stack: ExitStack
 ) -> None:

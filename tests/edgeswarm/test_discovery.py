@@ -6,6 +6,7 @@ import contextlib
 import functools
 import secrets
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -203,3 +204,5 @@ def test_addresses_are_remembered_and_forgotten(tmp_path: Path) -> None:
     known.forget(SECOND)
     known.forget(SECOND)
     assert list(known.load()) == [FIRST]
+    assert known.load(now=time.time() + 29 * 86_400) != {}
+    assert known.load(now=time.time() + 31 * 86_400) == {}, "a board that was retired"

@@ -53,7 +53,7 @@ def make_units(problem: SearchProblem, *, most_transitions: int = MOST_TRANSITIO
         for factor in _FACTORS:
             clusters = _clusters(problem, factor)
             # With two units of each kind at least; more is for larger units to bring down.
-            if _is_few(clusters, most_transitions):
+            if transitions([min(len(members), 2) for members in clusters]) <= most_transitions:
                 break
         clusters = _closest_merged(problem, clusters, most_transitions)
     size = 1
@@ -64,23 +64,21 @@ def make_units(problem: SearchProblem, *, most_transitions: int = MOST_TRANSITIO
     )
 
 
-def _is_few(clusters: Sequence[tuple[int, ...]], most_transitions: int) -> bool:
-    """Whether two units of each are few enough."""
-    return transitions([min(len(members), 2) for members in clusters]) <= most_transitions
-
-
 def _closest_merged(
     problem: SearchProblem, clusters: Sequence[tuple[int, ...]], most_transitions: int
 ) -> list[tuple[int, ...]]:
-    """The two closest become one until there are few enough. Members of one room stay next to each other.
-
-    Those of another class come last: a kind counts as its first device computes.
+    """The two closest become one, the smallest of these, until a unit of each is few enough. Members of one room stay next to
+    each other. Classes are held apart for longer than rooms: a kind counts as its first device computes.
     """
     left = list(clusters)
     distance = np.maximum(_link_distance(problem), _CLASS_BEFORE_LINK * _compute_distance(problem))
-    while len(left) > 1 and not _is_few(left, most_transitions):
-        pairs = itertools.combinations(range(len(left)), 2)
-        a, b = min(pairs, key=lambda pair: float(distance[np.ix_(left[pair[0]], left[pair[1]])].max()))
+
+    def apart(pair: tuple[int, int]) -> tuple[float, int]:
+        one, other = (left[place] for place in pair)
+        return float(distance[np.ix_(one, other)].max()), len(one) + len(other)
+
+    while len(left) > 1 and transitions([1] * len(left)) > most_transitions:
+        a, b = min(itertools.combinations(range(len(left)), 2), key=apart)
         left[a] += left.pop(b)
     return left
 

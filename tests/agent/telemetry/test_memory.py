@@ -39,6 +39,12 @@ def test_version_2_limits_of_an_outer_group_hold_and_page_cache_counts_as_free(t
     assert read_memory(tree(tmp_path, V2)) == expected
 
 
+def test_version_2_counts_what_slows_a_process_down_as_a_limit(tmp_path: Path) -> None:
+    high = {"sys/fs/cgroup/system.slice/memory.high": str(1200 * MEBIBYTE)}
+    expected = Memory(total=1200 * MEBIBYTE, available=700 * MEBIBYTE)
+    assert read_memory(tree(tmp_path, {**V2, **high})) == expected
+
+
 @pytest.mark.parametrize("path", ["/docker/123", "/"])
 def test_version_1_in_a_container_that_sees_its_own_group_as_the_top(tmp_path: Path, path: str) -> None:
     files = {

@@ -15,7 +15,7 @@ from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.planner import planners
 from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
 from edgeswarm_coordinator.planner.micro_batches import micro_batch_sizes
-from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
+from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan, sizes_to_try
 from edgeswarm_coordinator.planner.prediction import predict
 from edgeswarm_coordinator.planner.shortage import one_stage_shortage
 from edgeswarm_coordinator.simulator.simulate import round_seconds
@@ -196,7 +196,7 @@ def test_least_batch_is_respected_in_shares_and_in_the_rest() -> None:
     instance = make_instance((1.0,) * 2, (1.0, 1.0, 9.0), least_batch=3, mini_batch=14)
     plan = make_plan(instance)
     check_whole(plan, instance)
-    with pytest.raises(EdgeswarmError, match="at least 3 at once"):
+    with pytest.raises(EdgeswarmError, match="at least 3 samples at once"):
         make_plan(instance, micro_batch=6)
     with pytest.raises(EdgeswarmError, match="at least 3 samples at once"):
         make_plan(make_instance(least_batch=3, mini_batch=2))
@@ -245,3 +245,12 @@ def test_micro_batch_sizes(mini_batch: int, least: int) -> None:
 def test_micro_batch_sizes_of_a_prime_leave_a_rest() -> None:
     assert micro_batch_sizes(13) == (13, 8, 4, 2, 1)
     assert micro_batch_sizes(128) == (128, 64, 32, 16, 8, 4, 2, 1)
+    # Each power of two leaves one sample, which a layer that needs two can't have.
+    assert micro_batch_sizes(17, least_batch=2) == (17, 15, 7, 3)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 1])
+def test_a_mini_batch_that_is_too_small_for_a_layer_is_said_to_be(micro_batch: int | None) -> None:
+    with pytest.raises(EdgeswarmError, match="batch size is 1, but a layer of the model needs at least 2") as caught:
+        sizes_to_try(1, micro_batch, least_batch=2)
+    assert "Set batch_size to 2" in caught.value.remedy

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from edgeswarm.model import draws
 from edgeswarm.model import stage as stage_module
-from edgeswarm.model.draws import DrawKey, Turns, WatchedGenerator, drawing_from, restored_generators
+from edgeswarm.model.draws import DrawKey, SeededCalls, Turns, WatchedGenerator, drawing_from, restored_generators
 from edgeswarm.model.export import export_model
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
@@ -188,3 +189,35 @@ def test_a_model_without_random_layers_takes_no_turn(monkeypatch: pytest.MonkeyP
         stage = stage_of(nn.Sequential(nn.Linear(4, 4), dropout, nn.Linear(4, 2)), torch.rand(3, 4))
         stage.forward(3, [torch.rand(3, 4)], draw=DrawKey(1, 0, 0, 0, 3))
         assert turns.taken == expected
+
+
+def test_a_loss_that_draws_has_the_numbers_of_its_seed_and_disturbs_no_transform() -> None:
+    cpu = torch.device("cpu")
+
+    def noisy(output: torch.Tensor, targets: object) -> torch.Tensor:
+        return output + torch.rand(())
+
+    calls = SeededCalls(noisy)
+    found = [float(calls(torch.zeros(()), None, seed=seed, device=cpu)) for seed in (3, 4, 3)]
+    assert found[0] == found[2] != found[1]
+    expected = seeded(7)
+    over = threading.Event()
+
+    def draw_on() -> None:
+        while not over.is_set():
+            calls(torch.zeros(()), None, seed=1, device=cpu)
+
+    drawing = threading.Thread(target=draw_on)
+    drawing.start()
+    try:
+        assert all(seeded(7) == expected for _ in range(50))
+    finally:
+        over.set()
+        drawing.join()
+
+
+def test_a_loss_that_does_not_draw_waits_for_nobody() -> None:
+    calls = SeededCalls(lambda output, targets: output + targets)
+    assert calls(1, 2, seed=0, device=torch.device("cpu")) == 3
+    with draws.TURNS.first():
+        assert calls(1, 3, seed=0, device=torch.device("cpu")) == 4

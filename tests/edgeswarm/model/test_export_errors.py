@@ -151,6 +151,13 @@ def _hooks(module: _Inner, values: Tensor) -> Tensor:
     return made
 
 
+def _clamps_without_gradients(module: _Inner, values: Tensor) -> Tensor:
+    made: Tensor = module.linear(values)
+    with torch.no_grad():
+        made.clamp_(-1, 1)
+    return made * 2
+
+
 def _python_draws(module: _Inner, values: Tensor) -> Tensor:
     result: Tensor = module.linear(values) * random.random()
     return result
@@ -175,6 +182,7 @@ def _numpy_draws(module: _Inner, values: Tensor) -> Tensor:
         (_masked, r"size of what the model computes depends on the values .* in part\.1 \(.*test_export", "x[mask]"),
         (_own_gradient, r"uses _Rounded, an autograd\.Function, in part\.1 \(.*_Rounded\.apply", "detach()"),
         (_hooks, r"hook on gradients, in part\.1 \(.*register_hook", "clip_gradient_norm"),
+        (_clamps_without_gradients, r"in place within torch\.no_grad in part\.1 \(.*test_export_errors", "clone"),
         (_python_draws, "draws random numbers from Python or numpy", "nn.Dropout"),
         (_numpy_draws, "draws random numbers from Python or numpy", "nn.Dropout"),
         (_by_value, r"decides by the values of a tensor in part\.1 \(.*values\.sum\(\) > 0", "torch.where"),
@@ -206,7 +214,14 @@ def test_what_is_harmless_is_exported(capsys: pytest.CaptureFixture[str]) -> Non
         print("rows of", values.shape[1])
         made: Tensor = checkpoint(module.linear, values, use_reentrant=False)
         made[made > 0] = 0.0
-        return made
+        mask = torch.zeros(6)
+        with torch.no_grad():
+            mask[1:] = 1.0  # nothing that is trained
+            made.relu().mul_(2)
+            frozen: Tensor = module.linear(values)
+        with torch.no_grad():  # made by another block, of a backbone that isn't trained
+            frozen.clamp_(-1, 1)
+        return made * mask + frozen
 
     exported = export_model(_Inner(chatty), (torch.randn(4, 6),))
     assert exported.layer_graph.layers

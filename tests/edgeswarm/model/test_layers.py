@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from edgeswarm.model.export import export_model, without_memory
 from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.stage import StageModule
+from edgeswarm.model.structure import unflatten
 from tests.models import DigitsCNN, SmallGPT
 
 from .examples import EACH_EXAMPLE, example
@@ -183,6 +185,48 @@ def test_a_value_crosses_in_the_order_of_its_memory() -> None:
     assert torch.equal(seen[0], seen[1])
     assert torch.equal(seen[0], seen[2])
     assert seen[0].stride() == seen[2].stride()
+
+
+class _Features(_ChannelsLast):
+    """A backbone that gives features of an earlier block, too, laid out channels last."""
+
+    def forward(self, image: torch.Tensor) -> Any:
+        normed = self.norm(self.first(image).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return self.third(normed + self.second(normed).relu_()) + normed, normed
+
+
+def test_what_was_made_before_the_last_layer_is_returned_as_the_model_has_it() -> None:
+    torch.manual_seed(0)
+    model = _Features()
+    exported = export_model(model, (torch.randn(4, 4, 6, 5),))
+    graph = LayerGraph.from_json(json.loads(json.dumps(exported.layer_graph.to_json())))
+    image = torch.randn(3, 4, 6, 5)
+    expected = model(image)
+    for stages in ([(0, 3)], [(0, 1), (1, 3)], [(0, 1), (1, 2), (2, 3)]):
+        values: tuple[torch.Tensor, ...] = (image,)
+        for first, end in stages:
+            module = StageModule(graph.stage(first, end), all_tensors(model, exported))
+            values = module.forward(3, [value.detach().contiguous() for value in values], draw=None)
+        found = unflatten(graph.output_structure, values)
+        assert len(found) == 2
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
+            assert one.stride() == other.stride()
+
+
+def test_what_has_too_many_dimensions_for_a_frame_never_crosses() -> None:
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third = (nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            windows = self.first(values).reshape(-1, 1, 1, 1, 1, 1, 1, 1, 8)
+            result: torch.Tensor = self.third(self.second(windows).reshape(-1, 8))
+            return result
+
+    graph = export_model(Windows(), (torch.randn(4, 8),)).layer_graph
+    assert all(len(value.shape) <= 8 for cut in graph.cuts for value in cut)
 
 
 def test_a_signature_knows_only_what_the_layer_reads() -> None:

@@ -77,6 +77,8 @@ def test_output_classes_become_records() -> None:
     assert isinstance(built, Record)
     assert built.values == built["values"] == built[0] == 1.0
     assert built.loss is None
+    assert built[-1] == 1.0
+    assert (built[:], built.to_tuple(), len(built), "loss" in built) == ((1.0,), (1.0,), 1, False)
     with pytest.raises(AttributeError):
         _ = built.other
     assert flatten(structure, output) == leaves
@@ -97,6 +99,9 @@ def test_a_value_of_another_structure_says_where(value: Any) -> None:
         {"tuple": 1},
         {"dict": [["a"]]},
         {"record": ["R", 1]},
+        {"record": ["R", [["a", {"unfilled": 2}]]]},
+        {"unfilled": True},
+        {"dict": [["a", {"unfilled": True}]]},
         {},
         [],
         {"list": [{"a": 1}]},

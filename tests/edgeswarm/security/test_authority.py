@@ -160,3 +160,22 @@ def test_an_expired_operator_is_told_to_begin_again_and_a_device_to_join_again(t
         with pytest.raises(EdgeswarmError, match="expired on") as caught:
             Identity.load(tmp_path / folder, role=role, now=later)
         assert remedy in caught.value.remedy
+
+
+def test_an_identity_of_another_cluster_gives_way_to_one_of_this(tmp_path: Path) -> None:
+    folders = {"authority_folder": tmp_path / "authority", "operator_folder": tmp_path / "operator"}
+    authority, _ = create_cluster(**folders)
+    create_cluster(authority_folder=tmp_path / "other", operator_folder=tmp_path / "others")
+    (tmp_path / "operator" / "identity.pem").write_bytes((tmp_path / "others" / "identity.pem").read_bytes())
+    create_cluster(**folders)
+    loaded = Identity.load(tmp_path / "operator", role=Role.OPERATOR)
+    assert loaded.cluster_fingerprint == authority.fingerprint
+
+
+def test_an_authority_that_is_half_there_is_told(tmp_path: Path) -> None:
+    folders = {"authority_folder": tmp_path / "authority", "operator_folder": tmp_path / "operator"}
+    create_cluster(**folders)
+    (tmp_path / "authority" / "authority.crt").unlink()
+    with pytest.raises(EdgeswarmError, match="cluster authority already") as caught:
+        create_cluster(**folders)
+    assert "move" in caught.value.remedy

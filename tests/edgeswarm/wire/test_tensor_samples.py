@@ -149,8 +149,9 @@ def test_a_batch_is_not_a_view_of_what_is_kept() -> None:
         (bytearray(b"x"), "a bytearray"),
         (np.array(["a"]), "numpy <U1"),
         (np.array([object()]), "numpy object"),
-        (np.zeros(1, dtype=np.complex64), "numpy.ndarray"),
-        (torch.zeros(1, dtype=torch.complex64), "torch.Tensor"),
+        (np.zeros(1, dtype=np.complex64), "numpy complex64"),
+        (torch.zeros(1, dtype=torch.complex64), "a tensor of complex64"),
+        (torch.zeros(1).to_sparse(), "a sparse tensor of float32"),
         ({1.5: 2}, "a dict"),
     ],
 )
