@@ -18,7 +18,8 @@ CELLS = sorted(Path(__file__).parents[3].glob("bench/results/matrix/*.json"))
 # Of a round, by which the choice among all sizes may be slower than the best of a few that are looked at by themselves.
 WITHIN = 1.03
 # Few large micro-batches, many stages, little memory; the others are in `make soak`.
-SERVED_IN_CI = ("A-100-mobilenet_v2", "C-100-efficientnet_b1", "C-1000-bert_small")
+IN_CI = ("A-100-mobilenet_v2", "C-100-efficientnet_b1", "C-1000-bert_small")
+SOME_CELLS = [pytest.param(path, marks=[] if path.stem in IN_CI else [pytest.mark.soak]) for path in CELLS]
 
 pytestmark = pytest.mark.thorough
 
@@ -37,17 +38,13 @@ def least_of_single_sizes(instance: PlanningInstance) -> float:
     return min(found)
 
 
-@pytest.mark.parametrize("path", CELLS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SOME_CELLS, ids=lambda path: path.stem)
 def test_the_choice_among_all_micro_batch_sizes_is_no_worse_than_one_of_them(path: Path) -> None:
     instance = instance_from_json(json.loads(path.read_text())["profilings"][0]["instance"])
     assert seconds(instance) <= WITHIN * least_of_single_sizes(instance)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=[] if path.stem in SERVED_IN_CI else [pytest.mark.soak]) for path in CELLS],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.parametrize("path", SOME_CELLS, ids=lambda path: path.stem)
 def test_nor_where_samples_are_served_which_leaves_less_to_be_simulated(path: Path) -> None:
     instance = instance_from_json(json.loads(path.read_text())["profilings"][0]["instance"])
     rate = max(max(row[:place] + row[place + 1 :]) for place, row in enumerate(instance.network.bandwidth))

@@ -45,7 +45,7 @@ def plan_or_error(instance: PlanningInstance, planner: str) -> tuple[Plan | None
 
 
 @pytest.mark.thorough
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(instance=whole_instances(), planner=st.sampled_from(sorted(PLANNERS)))
 def test_every_planner_gives_a_whole_plan_or_says_why_not(instance: PlanningInstance, planner: str) -> None:
     plan, error = plan_or_error(instance, planner)
