@@ -183,7 +183,7 @@ def in_rooms(rooms: int) -> PlanningInstance:
     return replace(instance, network=Network(0.0, rates))
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_more_rooms_make_no_plan_slower() -> None:
     effort = Effort(budget=40_000.0, wide=4)
     few_rooms, many_rooms = (plan_by_search(in_rooms(rooms), effort=effort) for rooms in (2, 5))
