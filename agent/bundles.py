@@ -59,9 +59,8 @@ class BundleStore:
         except OSError as error:
             raise self._disk_refuses(error) from error
         finally:
-            with contextlib.suppress(
-                OSError
-            ):  # a file system that may only be read says so before it looks for the file
+            # A file system that may only be read says so before it looks for the file.
+            with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
         self._prune(sha256)
         return size

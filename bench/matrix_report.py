@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.cell import RUN_AGAIN
 from bench.measuring import Report, Spread
 from bench.origin import remark, remarks
+from bench.testbed.speed import at_best_pace
 
 OURS = "edgeswarm"
 SERVED = "edgeswarm, first epoch served"
@@ -153,7 +154,8 @@ def read_cell(document: dict[str, Any]) -> CellResult:
             continue
         median = statistics.median(run["round_seconds"])
         rates.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / median
-        if at_best := _paced(run):
+        slownesses = run.get("slowness") or [None] * len(run["round_seconds"])
+        if at_best := at_best_pace(run["round_seconds"], slownesses):
             paced.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / statistics.median(at_best)
         worst.setdefault(run["method"], []).append(max(run["round_seconds"]) / median)
     beside = [document["alone"][kind]["beside_others"] for kind in document["device_classes"]]
@@ -171,12 +173,6 @@ def read_cell(document: dict[str, Any]) -> CellResult:
         same_plan_as=document["same_plan_as"],
         remark=remark(document["runs"]),
     )
-
-
-def _paced(run: Mapping[str, Any]) -> list[float]:
-    """Seconds of the rounds of which the machine's slowness is known, had it been at its best pace."""
-    slownesses = run.get("slowness") or [None] * len(run["round_seconds"])
-    return [seconds / slow for seconds, slow in zip(run["round_seconds"], slownesses, strict=True) if slow]
 
 
 def peers_table(cells: Sequence[CellResult]) -> Report:

@@ -244,10 +244,8 @@ def _beside_the_best(what: str, taken: Mapping[str, Mapping[int, float]]) -> tup
     peer = min((name for name in taken if name != METHODS[0]), key=lambda name: statistics.median(taken[name].values()))
     both = [repeat for repeat in ours if repeat in taken[peer]]
     if not both or any(math.isinf(times[repeat]) for times in (ours, taken[peer]) for repeat in both):
-        medians = [statistics.median(times.values()) for times in (ours, taken[peer])]
-        return f"{what}: {medians[0]:.1f} s beside {medians[1]:.1f} of {peer}, not reached in each run", medians[
-            0
-        ] < medians[1]
+        mine, theirs = (statistics.median(times.values()) for times in (ours, taken[peer]))
+        return f"{what}: {mine:.1f} s beside {theirs:.1f} of {peer}, not reached in each run", mine < theirs
     ratio = Spread.of([taken[peer][repeat] / ours[repeat] for repeat in both])
     is_equal = apart(ratio.median) <= repeats_apart(ratio)
     return (

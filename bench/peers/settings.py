@@ -21,7 +21,7 @@ from bench.peers.blocks import blocks_of, samples
 from bench.peers.launch import PeerRun, run_peer
 from bench.peers.rounds import laid_out, memory_format
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
-from bench.testbed.speed import slowness
+from bench.testbed.speed import at_best_pace, slowness
 
 BUCKETS_MIB = (2, 25)
 PIPELINE_MICRO_BATCHES = (16, 32, 64)
@@ -186,7 +186,8 @@ class PeerTuner:
     @staticmethod
     def _seconds_of(done: PeerRun) -> float:
         """At the machine's best pace, as far as that is known: what else it has to do decides between no two settings."""
-        return statistics.median(paced_rounds(done)) if not done.problem else math.inf
+        paced = at_best_pace(done.round_seconds, slowness_of_rounds(done))
+        return statistics.median(paced) if paced else seconds_of(done)
 
     def _try(self, settings: PeerSettings, mini_batch: int) -> PeerRun:
         self._tried += 1
@@ -232,11 +233,6 @@ def slowness_of_rounds(done: PeerRun) -> list[float | None]:
         slowness(SPEED_LOGS, end - seconds, end)
         for seconds, end in zip(done.round_seconds, done.round_ends, strict=True)
     ]
-
-
-def paced_rounds(done: PeerRun) -> list[float]:
-    """Seconds of each round, had the machine been at its best pace."""
-    return [seconds / (slow or 1.0) for seconds, slow in zip(done.round_seconds, slowness_of_rounds(done), strict=True)]
 
 
 def seconds_of(done: PeerRun) -> float:

@@ -6,6 +6,7 @@ the measurements of a minute before and a minute after had nothing of it. Rounds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,11 @@ def slowness(logs: Path, begin: float, end: float) -> float | None:
         if len(within):
             found.append(float(within.mean() / np.quantile(samples[:, 1], BEST)))
     return float(np.mean(found)) if found else None
+
+
+def at_best_pace(seconds: Sequence[float], slownesses: Sequence[float | None]) -> list[float]:
+    """Seconds of the rounds of which the slowness is known, had the machine been at its best."""
+    return [each / slow for each, slow in zip(seconds, slownesses, strict=True) if slow]
 
 
 def read(path: Path) -> npt.NDArray[np.float64]:

@@ -7,6 +7,8 @@ our rooms where they are of one size; else there is one level, with the slowest 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
 from edgeswarm.profile import PlanningInstance
@@ -27,20 +29,21 @@ def pipedream(instance: PlanningInstance, micro_batch: int, slowest_round: float
     limits = sorted({float(device.memory_bytes - device.base_bytes) for device in instance.devices}, reverse=True)
     rooms, levels = _levels(instance)
     states = _states(instance, micro_batch)
-    choices: list[tuple[float | None, int | None]] = [(None, None)]
-    choices += [(limit, most) for most in (None, 3, 2, 1) for limit in limits]
-    for limit, most in choices:
-        if (
-            limit == limits[0]
-            and most is None
-            and optimize(states, levels, memory_bytes=limit, most_in_flight=1) is None
-        ):
-            return None  # nor is there any for a smaller one
+    for limit, most in _limits(states, levels, limits):
         pipeline = optimize(states, levels, memory_bytes=limit, most_in_flight=most)
         found = None if pipeline is None else found_pipeline(instance, _on_devices(pipeline, rooms), micro_batch)
         if found is not None:
             return found if found.round_seconds <= slowest_round else None
     return None
+
+
+def _limits(
+    states: ModelStates, levels: tuple[Level, ...], limits: Sequence[float]
+) -> Iterator[tuple[float | None, int | None]]:
+    """Memory and mini-batches in flight to plan with, none first; no others where the largest device is too small for any."""
+    yield None, None
+    if optimize(states, levels, memory_bytes=limits[0], most_in_flight=1) is not None:
+        yield from ((limit, most) for most in (None, 3, 2, 1) for limit in limits)
 
 
 def pipedream_shortage(instance: PlanningInstance, micro_batch: int) -> tuple[Shortage, ...]:

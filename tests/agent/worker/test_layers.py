@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from edgeswarm.model.export import export_model
 from edgeswarm.model.stage import StageModule
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
+from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import LayerState, unpack_layer
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
 from edgeswarm.wire.fetch import serve_blob
@@ -202,8 +204,29 @@ def test_the_optimizer_state_is_left_out_on_demand() -> None:
     assert weights.parameters.keys() == whole.parameters.keys() == {"weight"}
 
 
+Fetch = Callable[[bytes, grpc.ServicerContext], Iterator[bytes]]
+
+
+@contextlib.contextmanager
+def holder(folder: Path, fetch: Fetch, *, layers: int) -> Iterator[tuple[Identity, list[agent_pb2.LayerSource]]]:
+    """A device that gives layers as `fetch` does: who may ask it, and so many layers of its."""
+    authority = CertificateAuthority.create(folder / "ca")
+    server, port = secure_server(
+        authority.issue(node_id="b-000002", role=Role.AGENT),
+        address="127.0.0.1:0",
+        workers=8,
+        handlers=[raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(fetch)})],
+    )
+    server.start()
+    address = f"127.0.0.1:{port}"
+    sources = [agent_pb2.LayerSource(layer=layer, node_id="b-000002", address=address) for layer in range(layers)]
+    try:
+        yield authority.issue(node_id="a-000001", role=Role.AGENT), sources
+    finally:
+        server.stop(grace=0).wait(5)
+
+
 def test_a_halt_ends_a_fetch_that_hangs(tmp_path: Path) -> None:
-    authority = CertificateAuthority.create(tmp_path / "ca")
     asked, over = threading.Event(), threading.Event()
 
     def hang(_: bytes, __: object) -> Iterator[bytes]:
@@ -211,54 +234,36 @@ def test_a_halt_ends_a_fetch_that_hangs(tmp_path: Path) -> None:
         over.wait(30)
         yield b""
 
-    server, port = secure_server(
-        authority.issue(node_id="b-000002", role=Role.AGENT),
-        address="127.0.0.1:0",
-        workers=8,
-        handlers=[raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(hang)})],
-    )
-    server.start()
     switch = EpochSwitch()
     threading.Thread(target=lambda: asked.wait(30) and switch.halt()).start()
-    sources = [agent_pb2.LayerSource(layer=n, node_id="b-000002", address=f"127.0.0.1:{port}") for n in range(6)]
-    identity = authority.issue(node_id="a-000001", role=Role.AGENT)
-    with pytest.raises(HaltedError):
-        fetch_layers(identity, agent_pb2.JobReference(job_id="job-1"), sources, round_number=0, switch=switch)
-    over.set()
-    server.stop(grace=0).wait(5)
+    with holder(tmp_path, hang, layers=6) as (identity, sources):
+        with pytest.raises(HaltedError):
+            fetch_layers(identity, agent_pb2.JobReference(job_id="job-1"), sources, round_number=0, switch=switch)
+        over.set()
 
 
 def test_a_holder_that_lacks_a_layer_is_told_while_another_layer_is_still_under_way(tmp_path: Path) -> None:
-    authority = CertificateAuthority.create(tmp_path / "ca")
     worker = Worker(momentum)
-    over = threading.Event()
+    over, arrived = threading.Event(), threading.Event()
 
     def fetch(data: bytes, _: object) -> Iterator[bytes]:
         request = data_pb2.FetchLayerRequest.FromString(data)
         if request.layer == 0:
             over.wait(30)
+            arrived.set()
         yield from serve_blob(worker.holder.read(request))
 
-    server, port = secure_server(
-        authority.issue(node_id="b-000002", role=Role.AGENT),
-        address="127.0.0.1:0",
-        workers=8,
-        handlers=[raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(fetch)})],
-    )
-    server.start()
-    sources = [agent_pb2.LayerSource(layer=n, node_id="b-000002", address=f"127.0.0.1:{port}") for n in range(9)]
-    identity = authority.issue(node_id="a-000001", role=Role.AGENT)
     job = agent_pb2.JobReference(job_id="job-1")
-    with pytest.raises(EdgeswarmError, match=r"not layer [1-8] of round 0") as caught:
-        fetch_layers(identity, job, sources, round_number=0, switch=EpochSwitch())
-    assert caught.value.code is ErrorCode.STALE_CALL
-    over.set()
-    server.stop(grace=0).wait(5)
+    with holder(tmp_path, fetch, layers=9) as (identity, sources):
+        with pytest.raises(EdgeswarmError, match=r"not layer [1-8] of round 0") as caught:
+            fetch_layers(identity, job, sources, round_number=0, switch=EpochSwitch())
+        assert caught.value.code is ErrorCode.STALE_CALL
+        assert not arrived.is_set(), "it waited for the other layer"
+        over.set()
 
 
 def test_a_layer_may_take_as_long_as_a_worker_has_to_get_ready(tmp_path: Path) -> None:
     """Over slow Wi-Fi a large one takes many minutes; a holder that is gone is noticed by the connection to it."""
-    authority = CertificateAuthority.create(tmp_path / "ca")
     worker = Worker(momentum)
     left_seconds: list[float] = []
 
@@ -266,18 +271,8 @@ def test_a_layer_may_take_as_long_as_a_worker_has_to_get_ready(tmp_path: Path) -
         left_seconds.append(context.time_remaining())
         yield from serve_blob(worker.holder.read(data_pb2.FetchLayerRequest.FromString(data)))
 
-    server, port = secure_server(
-        authority.issue(node_id="b-000002", role=Role.AGENT),
-        address="127.0.0.1:0",
-        workers=2,
-        handlers=[raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(fetch)})],
-    )
-    server.start()
-    sources = [agent_pb2.LayerSource(layer=0, node_id="b-000002", address=f"127.0.0.1:{port}")]
-    identity = authority.issue(node_id="a-000001", role=Role.AGENT)
-    states = fetch_layers(
-        identity, agent_pb2.JobReference(job_id="job-1"), sources, round_number=0, switch=EpochSwitch()
-    )
-    server.stop(grace=0).wait(5)
+    job = agent_pb2.JobReference(job_id="job-1")
+    with holder(tmp_path, fetch, layers=1) as (identity, sources):
+        states = fetch_layers(identity, job, sources, round_number=0, switch=EpochSwitch())
     assert states.keys() == {0}
     assert 3000 < left_seconds[0] <= 3600
