@@ -94,6 +94,8 @@ def _median_curve(curves: Sequence[Curve]) -> Curve:
         relative_errors=medians("relative_errors"),
         peak_bytes=tuple(map(round, medians("peak_bytes"))),
         held_sample_bytes=statistics.median(curve.held_sample_bytes for curve in curves),
+        rest_part=statistics.median(curve.rest_part for curve in curves),
+        weights_part=statistics.median(curve.weights_part for curve in curves),
     )
 
 

@@ -84,6 +84,8 @@ def fit_device(
         layer_errors=tuple(curve_error(curve) for curve in curves),
         sums_error=_sums_error(sums, forward, backward),
         largest_measured=tuple(curve.batch_sizes[-1] for curve in curves),
+        rest_parts=tuple(curve.rest_part for curve in curves),
+        weights_parts=tuple(curve.weights_part for curve in curves),
     )
     return DeviceFit(profile, forward, backward)
 

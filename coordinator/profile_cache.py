@@ -42,6 +42,8 @@ class Curve:
     peak_bytes: taken beyond parameters and the sums of their gradients. These two may be empty: not known.
     held_sample_bytes: by which a further micro-batch in flight makes a worker larger, for each sample; 0: not known.
     memory_bytes: what training might use on the device when it was measured; 0: not known.
+    rest_part, weights_part: where gradients of weights come apart, what the rest of a backward takes and what they do, in
+    times of one in one go.
     """
 
     batch_sizes: tuple[int, ...]
@@ -52,6 +54,8 @@ class Curve:
     peak_bytes: tuple[int, ...] = ()
     memory_bytes: int = 0
     held_sample_bytes: float = 0.0
+    rest_part: float = 1.0
+    weights_part: float = 0.0
 
     def __post_init__(self) -> None:
         for more in (self.relative_errors, self.peak_bytes):
@@ -72,6 +76,8 @@ class Curve:
             "peak_bytes": list(self.peak_bytes),
             "memory_bytes": self.memory_bytes,
             "held_sample_bytes": self.held_sample_bytes,
+            "rest_part": self.rest_part,
+            "weights_part": self.weights_part,
         }
 
 
@@ -158,6 +164,8 @@ class Profiles:
                     peak_bytes=tuple(int(size) for size in entry.numbers("peak_bytes", minimum=0)),
                     memory_bytes=entry.integer("memory_bytes", minimum=0, default=0),
                     held_sample_bytes=entry.number("held_sample_bytes", minimum=0, default=0.0),
+                    rest_part=entry.number("rest_part", minimum=0, default=1.0),
+                    weights_part=entry.number("weights_part", minimum=0, default=0.0),
                 )
             except ValueError as error:
                 raise entry.error(str(error)) from None

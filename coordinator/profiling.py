@@ -225,6 +225,8 @@ def measure_layers(
             relative_errors=tuple(curve.relative_errors),
             peak_bytes=tuple(curve.peak_bytes),
             held_sample_bytes=curve.held_sample_bytes,
+            rest_part=curve.rest_part or 1.0,
+            weights_part=curve.weights_part,
             memory_bytes=memory_bytes,
         )
         if is_first:  # each comes once more in the end

@@ -20,6 +20,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 _COLOURS = {
     "forward": "#4c78a8",
     "backward": "#f58518",
+    "weights": "#eeca3b",
     "step": "#54a24b",
     "all-reduce": "#b279a2",
     "samples": "#9d9d9d",

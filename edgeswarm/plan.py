@@ -24,10 +24,9 @@ from typing import Any
 from .errors import EdgeswarmError, ErrorCode
 from .json_fields import Fields
 from .samples import micro_batch_sizes, split_micro_batch
+from .schedule.policies import ONE_FORWARD_ONE_BACKWARD, SCHEDULES, has_weights_apart
 
 PLAN_FORMAT = "edgeswarm-plan/1"
-ONE_FORWARD_ONE_BACKWARD = "1f1b"
-SCHEDULES = (ONE_FORWARD_ONE_BACKWARD,)
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Stage:
 
     first_layer, end_layer: the layers [first_layer, end_layer).
     shares: samples of each micro-batch by device; its order is the order of the replicas and of their sample intervals.
-    in_flight: K, how many micro-batches may be forward and not yet backward.
+    in_flight: K, how many micro-batches may be forward and not yet backward, gradients of weights included.
     owners: the replicas that add up gradients for the group, a chunk each (chunk_owners.py); all of them where none is named.
     passes: in how many passes a replica computes its share of a micro-batch, by device; 1 where it isn't named. Of a smaller
     micro-batch it computes no more at once, in fewer passes.
@@ -191,6 +190,8 @@ class Plan:
             yield "stages is empty; a plan has at least one stage"
         if len(self.stages) > 1 and any(stage.passes for stage in self.stages):
             yield "passes are for a plan of one stage; between stages micro-batches do the same"
+        if self.has_weights_apart and any(stage.passes for stage in self.stages):
+            yield f"passes are for the schedule {ONE_FORWARD_ONE_BACKWARD}; with {self.schedule} there are none"
         next_layer = 0
         holder: dict[str, int] = {}
         for index, stage in enumerate(self.stages):
@@ -216,6 +217,11 @@ class Plan:
                 yield f"backup of stage {index} is {device}, which holds no stage"
         if self.predicted is not None and len(self.predicted.stages) != len(self.stages):
             yield f"predicted.stages has {len(self.predicted.stages)} entries for {len(self.stages)} stages"
+
+    @property
+    def has_weights_apart(self) -> bool:
+        """Whether its schedule computes gradients of weights apart from the rest of a backward."""
+        return has_weights_apart(self.schedule)
 
     @property
     def mini_batch(self) -> int:

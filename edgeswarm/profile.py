@@ -49,6 +49,8 @@ class DeviceProfile:
     layer_errors[l]: by which part layer l's seconds may be off, one standard error; empty where unknown. sums_error: by
     which part sums over layers are off from stages, root mean square, whatever the layers. largest_measured[l]: the largest
     batch size at which layer l itself was measured; empty where unknown.
+    rest_parts[l], weights_parts[l]: where gradients of layer l's weights come apart, what the rest of its backward takes and what
+    they do, in times of its backward in one go; empty where unknown.
     """
 
     batch_sizes: tuple[int, ...]
@@ -59,6 +61,8 @@ class DeviceProfile:
     layer_errors: tuple[float, ...] = ()
     sums_error: float = 0.0
     largest_measured: tuple[int, ...] = ()
+    rest_parts: tuple[float, ...] = ()
+    weights_parts: tuple[float, ...] = ()
     # Not of the constructor: a `replace` with other seconds must not get what these ones added up to.
     _before: dict[int, tuple[FloatArray, FloatArray]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -79,7 +83,7 @@ class DeviceProfile:
                 raise ValueError(f"the rows of {what} differ in length")
             if any(not value >= 0 for row in rows for value in row):
                 raise ValueError(f"{what} has an entry below 0")
-        for what in ("update_seconds", "layer_errors", "largest_measured"):
+        for what in ("update_seconds", "layer_errors", "largest_measured", "rest_parts", "weights_parts"):
             values = tuple(getattr(self, what))
             object.__setattr__(self, what, values)
             if values and len(values) != self.layer_count:
@@ -88,6 +92,8 @@ class DeviceProfile:
                 raise ValueError(f"{what} has an entry below 0")
         if not self.sums_error >= 0:
             raise ValueError("sums_error is below 0")
+        if len(self.rest_parts) != len(self.weights_parts):
+            raise ValueError("rest_parts and weights_parts come together")
         if 0 in self.largest_measured:
             raise ValueError("largest_measured has an entry below 1")
 
@@ -130,6 +136,18 @@ class DeviceProfile:
         """Seconds to run layers [first_layer, end_layer) backward on `batch` samples."""
         before = self.seconds_before(batch)[1]
         return float(before[end_layer] - before[first_layer])
+
+    def backward_apart(self, batch: int, first_layer: int, end_layer: int) -> tuple[float, float]:
+        """Seconds of the same where gradients of weights come apart: of the rest, and of these. Without `weights_parts` all is
+        rest.
+        """
+        layers = np.diff(self.seconds_before(batch)[1][first_layer : end_layer + 1])
+        if not self.weights_parts:
+            return float(layers.sum()), 0.0
+        return (
+            float(layers @ np.array(self.rest_parts[first_layer:end_layer])),
+            float(layers @ np.array(self.weights_parts[first_layer:end_layer])),
+        )
 
     def _table(self, batches: IntArray) -> tuple[FloatArray, FloatArray]:
         return (

@@ -139,6 +139,8 @@ def profile_to_json(profile: DeviceProfile) -> dict[str, object]:
         **({"layer_errors": list(profile.layer_errors)} if profile.layer_errors else {}),
         **({"sums_error": profile.sums_error} if profile.sums_error else {}),
         **({"largest_measured": list(profile.largest_measured)} if profile.largest_measured else {}),
+        **({"rest_parts": list(profile.rest_parts)} if profile.rest_parts else {}),
+        **({"weights_parts": list(profile.weights_parts)} if profile.weights_parts else {}),
     }
 
 
@@ -154,6 +156,8 @@ def profile_from_json(fields: Fields) -> DeviceProfile:
             layer_errors=fields.numbers("layer_errors", minimum=0) if fields.has("layer_errors") else (),
             sums_error=fields.number("sums_error", minimum=0, default=0.0),
             largest_measured=_batch_sizes(fields, "largest_measured") if fields.has("largest_measured") else (),
+            rest_parts=fields.numbers("rest_parts", minimum=0) if fields.has("rest_parts") else (),
+            weights_parts=fields.numbers("weights_parts", minimum=0) if fields.has("weights_parts") else (),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None

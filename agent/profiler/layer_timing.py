@@ -29,6 +29,7 @@ from ..worker.backward import run_backward
 from .batch_choice import expected_seconds, next_batch, smaller_choice
 from .reference_work import Pace, Paces, steady
 from .repeats import Stretch, settled, typical, wants_more
+from .weights_apart import Apart, measure_apart, size_for_apart
 
 LEAST_REPEATS = 3
 MOST_REPEATS = 100
@@ -46,6 +47,7 @@ class Timing:
     """Seconds of one forward and one backward of a layer at a batch size, as long as they take in the long run, at the base pace.
 
     relative_error: of their sum, estimated from the repeats. peak_bytes: taken beyond parameters and the sums of their gradients.
+    apart: of the backward, where that was measured at this batch size.
     """
 
     batch_size: int
@@ -53,6 +55,7 @@ class Timing:
     backward_seconds: float
     relative_error: float = 0.0
     peak_bytes: int = 0
+    apart: Apart | None = None
 
     @property
     def seconds(self) -> float:
@@ -95,13 +98,14 @@ def time_layer(
     accelerator: str = "cpu",
     stretch: Stretch | None = None,
     paces: Paces | None = None,
+    apart: bool = False,
 ) -> list[Timing]:
     """The layer's curve over a few of `batch_sizes` (ascending); shorter where the next size would take too much.
 
     longest_seconds: no larger batch is tried where one forward and backward takes longer (0 or less: no limit).
     memory_budget: bytes that may be taken, the layer itself among them. slow_down: factor on every figure.
     stretch: of this device, over everything measured so far; the measurements are added to it. paces: likewise.
-    check_halt: called between repeats; whatever it raises goes through.
+    check_halt: called between repeats; whatever it raises goes through. apart: looks at weights apart, too.
     Raises: GRAPH_REFUSED where this torch can't build the layer; nothing where memory ends: the curve ends there. One that has no
     room for its gradients is empty, and isn't tried: a kernel that is out of memory raises nothing, but kills.
     """
@@ -134,6 +138,11 @@ def time_layer(
             finally:
                 give_back_free_memory(accelerator)
             timings[batch_size] = timing
+        size = size_for_apart(timings) if apart else None
+        if size is not None:
+            inputs = random_inputs_for(module, size, seed=_SEED)
+            timings[size] = replace(timings[size], apart=_apart(module, size, inputs, check_halt=check_halt))
+            del inputs
     finally:
         del module
         give_back_free_memory(accelerator)
@@ -184,12 +193,10 @@ def _affordable(timings: dict[int, Timing], candidates: Sequence[int], limits: _
 
 
 def _slowed(timing: Timing, factor: float) -> Timing:
-    return Timing(
-        timing.batch_size,
-        timing.forward_seconds * factor,
-        timing.backward_seconds * factor,
-        timing.relative_error,
-        timing.peak_bytes,
+    return replace(
+        timing,
+        forward_seconds=timing.forward_seconds * factor,
+        backward_seconds=timing.backward_seconds * factor,
     )
 
 
@@ -210,6 +217,18 @@ def expected_bytes(needs: Sequence[tuple[int, int]], batch_size: int, *, gradien
     before_size, before_bytes = needs[-2]
     slope = (last_bytes - before_bytes) / (last_size - before_size)
     return max(proportional, int(last_bytes + slope * (batch_size - last_size)))
+
+
+def _apart(
+    module: StageModule, batch_size: int, inputs: Sequence[torch.Tensor], *, check_halt: Callable[[], None]
+) -> Apart | None:
+    """None where memory ends: of that it takes a little more."""
+    try:
+        return measure_apart(module, batch_size, inputs, check_halt=check_halt)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
 
 
 def _time_batch(

@@ -59,7 +59,7 @@ def run_profile(
     def budget() -> int:
         return memory_budget(accelerator, request.memory_limit_bytes)
 
-    def timed(layer: agent_pb2.ProfileLayer, batch_sizes: Sequence[int]) -> list[Timing]:
+    def timed(layer: agent_pb2.ProfileLayer, batch_sizes: Sequence[int], *, apart: bool = False) -> list[Timing]:
         check_halt()
         return time_layer(
             StageGraph.from_json(layer.stage_graph_json),
@@ -71,10 +71,12 @@ def run_profile(
             accelerator=accelerator,
             stretch=stretch,
             paces=paces,
+            apart=apart,
         )
 
     for layer in request.layers:
-        timings = timed(layer, sorted(set(layer.batch_sizes or request.batch_sizes)))
+        sizes = sorted(set(layer.batch_sizes or request.batch_sizes))
+        timings = timed(layer, sizes, apart=not layer.in_flight)
         curve = curve_of(layer.signature, timings)
         if layer.in_flight and accelerator == "cpu":
             curve.held_sample_bytes = held_sample_bytes(
@@ -140,6 +142,7 @@ def memory_budget(accelerator: str, limit_bytes: int = 0) -> int:
 
 
 def curve_of(signature: str, timings: list[Timing]) -> agent_pb2.LayerCurve:
+    apart = next((timing.apart for timing in timings if timing.apart is not None), None)
     return agent_pb2.LayerCurve(
         signature=signature,
         batch_sizes=[timing.batch_size for timing in timings],
@@ -147,6 +150,8 @@ def curve_of(signature: str, timings: list[Timing]) -> agent_pb2.LayerCurve:
         backward_seconds=[timing.backward_seconds for timing in timings],
         relative_errors=[timing.relative_error for timing in timings],
         peak_bytes=[timing.peak_bytes for timing in timings],
+        rest_part=apart.rest if apart is not None else None,
+        weights_part=apart.weights if apart is not None else None,
     )
 
 

@@ -7,11 +7,13 @@ compares them once more by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.autograd import Variable
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from edgeswarm.model.later_weights import LaterWeights
 
 
 def edges_of(outputs: Sequence[torch.Tensor]) -> list[GradientEdge | None]:
@@ -34,6 +36,16 @@ def run_backward(outputs: Sequence[torch.Tensor | GradientEdge], gradients: Sequ
     Variable._execution_engine.run_backward(
         tuple(outputs), given, keep_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True
     )
+
+
+def run_later(later: LaterWeights, *, check_halt: Callable[[], None]) -> None:
+    """Adds the gradients of weights that a backward has left to the leaves. check_halt: called between layers; what it raises
+    goes through.
+    """
+    for edges, gradients in later.take():
+        check_halt()
+        if edges:
+            run_backward(edges, gradients)
 
 
 def _one(output: torch.Tensor | GradientEdge) -> torch.Tensor:

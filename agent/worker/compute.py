@@ -2,6 +2,8 @@
 
     inputs --> [ stage ] --> outputs               (forward; at the last stage the loss after it)
     input gradients <-- [ stage ] <-- gradients    (backward)
+                           |
+                           +--> gradients of its weights           (in the backward; or, as the schedule has it, later)
 
 Where inputs and gradients come from and go to is the exchange's business. A stage that is the whole model may have its samples
 in passes: all of them but the last one's backward are part of the forward, whose end nobody waits for.
@@ -19,13 +21,14 @@ from torch.autograd.graph import GradientEdge
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.draws import DrawKey, SeededCalls
+from edgeswarm.model.later_weights import LaterWeights
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.structure import unflatten
 from edgeswarm.routes import Routes
 from edgeswarm.samples import Interval
 from edgeswarm.schedule.policy import Action, ActionKind
 
-from .backward import edges_of, run_backward
+from .backward import edges_of, run_backward, run_later
 from .epoch_context import EpochContext
 from .exchange import StageExchange
 from .feed import Batch, SampleFeed
@@ -46,10 +49,14 @@ class LossTotals:
 
 @dataclass
 class _InFlight:
-    """What waits between a micro-batch's forward and its backward. outputs: None where nothing is trained before one."""
+    """What waits between a micro-batch's forward and its backward. outputs: None where nothing is trained before one.
+
+    later: for the gradients of weights, where the schedule has them apart.
+    """
 
     inputs: Sequence[torch.Tensor]
     outputs: Sequence[GradientEdge | None]
+    later: LaterWeights | None
     loss: torch.Tensor | None = None
 
 
@@ -72,14 +79,18 @@ class StageCompute:
     _seeded_loss: SeededCalls = field(init=False)
     _round: int = 0
     _in_flight: dict[int, _InFlight] = field(default_factory=dict)
+    _left: dict[int, LaterWeights] = field(default_factory=dict)
+    _has_weights_apart: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._seeded_loss = SeededCalls(self.loss)
+        self._has_weights_apart = self.routes.plan.has_weights_apart
 
     def begin_round(self, round_number: int, sizes: tuple[int, ...]) -> list[int]:
         """Starts a round with micro-batches of these sizes; the indices of those in which this replica has samples."""
         self._round = round_number
         self._in_flight.clear()
+        self._left.clear()
         self.totals = LossTotals()
         return self.exchange.begin_round(round_number, sizes)
 
@@ -87,8 +98,10 @@ class StageCompute:
         """Runs one action whose frames are there."""
         if action.kind is ActionKind.FORWARD:
             self._forward(action.micro_batch)
-        else:
+        elif action.kind is ActionKind.BACKWARD:
             self._backward(action.micro_batch)
+        else:
+            self._weights(action.micro_batch)
 
     # --- forward ------------------------------------------------------------------------------------------------
 
@@ -116,8 +129,11 @@ class StageCompute:
             self.shared.progress.set(f"forward of micro-batch {micro_batch}")
             with self.shared.computing():
                 draw = DrawKey(self.shared.seed, self._round, micro_batch, interval.first, interval.end)
-                outputs = self.module.forward(interval.size, inputs, draw=draw, check_halt=self.shared.switch.check)
-                held = _InFlight(inputs, edges_of(outputs))
+                later = LaterWeights() if self._has_weights_apart else None
+                outputs = self.module.forward(
+                    interval.size, inputs, draw=draw, check_halt=self.shared.switch.check, later=later
+                )
+                held = _InFlight(inputs, edges_of(outputs), later)
                 if self.routes.is_last:
                     held.loss = self._loss(outputs, samples, draw, interval.size)
         self.after_forward()
@@ -172,8 +188,18 @@ class StageCompute:
     def _backward(self, micro_batch: int) -> None:
         held = self._in_flight.pop(micro_batch)
         self._backward_of(micro_batch, held)
+        if held.later is not None:
+            self._left[micro_batch] = held.later
         if not self.routes.is_first:
             self.exchange.send_gradients(micro_batch, {index: tensor.grad for index, tensor in enumerate(held.inputs)})
+
+    def _weights(self, micro_batch: int) -> None:
+        """What the backward of the micro-batch has left."""
+        left = self._left.pop(micro_batch)
+        with self.shared.clock.part(BACKWARD):
+            self.shared.progress.set(f"gradients of weights of micro-batch {micro_batch}")
+            with self.shared.computing():
+                run_later(left, check_halt=self.shared.switch.check)
 
     def _backward_of(self, micro_batch: int, held: _InFlight) -> None:
         roots: list[torch.Tensor | GradientEdge] = []

@@ -18,7 +18,7 @@ from edgeswarm.model.stage import StageModule
 from edgeswarm.model.values import LiveValue
 from edgeswarm.routes import MicroBatchRoute, Routes
 from edgeswarm.samples import Interval
-from edgeswarm.schedule.policies import make_policy
+from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, make_policy
 from edgeswarm.schedule.policy import Action, ActionKind
 from edgeswarm.wire.frames import FrameKey, FrameKind
 from edgeswarm.wire.tensor_frames import OutgoingFrame, dtype_name
@@ -31,7 +31,8 @@ from .timing import SEND, WAITING
 class StageExchange:
     """The frames of one stage's replica, of one kind forward and one backward; `begin_round` before each round.
 
-    gradients: whether backward frames carry any; without, each micro-batch is answered by one empty frame.
+    gradients: whether backward frames carry any; without, each micro-batch is answered by one empty frame, and the schedule is
+    1F1B whatever the plan's.
     activity: put before what it waits for, where a person reads it.
     """
 
@@ -55,6 +56,7 @@ class StageExchange:
         self._backward = backward
         self._activity = activity
         self._answer = "gradients" if gradients else "answers"
+        self._schedule = routes.plan.schedule if gradients else ONE_FORWARD_ONE_BACKWARD
         self._answered_inputs = _answered(self._graph.inputs, gradients=gradients)
         self._answered_outputs = _answered(self._graph.outputs, gradients=gradients)
         self._round = 0
@@ -78,7 +80,7 @@ class StageExchange:
 
         Raises what ended the epoch.
         """
-        policy = make_policy(self._routes.plan.schedule, micro_batches, in_flight=self._routes.stage.in_flight)
+        policy = make_policy(self._schedule, micro_batches, in_flight=self._routes.stage.in_flight)
         while not policy.is_done:
             action = policy.next_action(self._is_ready)
             if action is None:

@@ -76,6 +76,7 @@ class StageExecutor:
         not_counted = {tensor.name for tensor in tied if tensor.owner != routes.stage_index}
         self._tied_names = [tensor.name for tensor in tied]
         self._counted_names = [name for name, _ in trainable if name not in not_counted]
+        self._waiting = module.waiting_parameters if routes.plan.has_weights_apart else frozenset()
         self._clock = self._shared.clock
         self._fetched_sample_bytes = fetched_sample_bytes
         self._bytes_before = (0, 0, 0)
@@ -121,8 +122,10 @@ class StageExecutor:
         statistics = self._merger.to_vector()
 
         def run(action: Action) -> None:
-            if action == Action(ActionKind.BACKWARD, micro_batches[-1]):
-                self._reducer.arm()
+            # With weights apart, those of earlier micro-batches may come behind the last backward. That tells autograd of no
+            # gradient for those that wait, which counts as one.
+            is_last = action.kind is not ActionKind.FORWARD and action.micro_batch == micro_batches[-1]
+            self._reducer.arm(is_last, but=self._waiting if action.kind is ActionKind.BACKWARD else ())
             self._compute.run(action)
             if action == Action(ActionKind.FORWARD, micro_batches[-1]):
                 statistics.copy_(self._merger.to_vector())

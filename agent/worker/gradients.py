@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -148,6 +148,7 @@ class OverlappedReducer:
         self._group = group
         self._switch = switch
         self._armed = False
+        self._later: Collection[str] = ()
         self._members = [frozenset(buckets.members(bucket)) for bucket in range(len(buckets.flat))]
         self._missing: list[set[str]] = []
         self._next_bucket = 0
@@ -182,9 +183,12 @@ class OverlappedReducer:
         with self._condition:
             self._reduced = 0
 
-    def arm(self) -> None:
-        """The next backward is this replica's last of the round: from now on gradients are final once accumulated."""
-        self._armed = True
+    def arm(self, is_last: bool, *, but: Collection[str] = ()) -> None:
+        """Whether what comes next is this replica's last backward of the round, or the last gradients of its weights: gradients
+        are final then once accumulated, those of the parameters `but` excepted, which come later.
+        """
+        self._armed = is_last
+        self._later = but
 
     def finish_backward(self) -> None:
         """The last backward has run: what got no gradient in it is final too."""
@@ -217,7 +221,7 @@ class OverlappedReducer:
 
     def _gradient_done(self, name: str) -> None:
         self._buckets.touched.add(name)
-        if self._armed:
+        if self._armed and name not in self._later:
             self._missing[self._buckets.bucket_of(name)].discard(name)
             self._release()
 

@@ -13,28 +13,39 @@ from torch.autograd.graph import GradientEdge
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.draws import DrawKey
+from edgeswarm.model.later_weights import LaterWeights
 from edgeswarm.model.probe import random_inputs_for
 from edgeswarm.model.stage import StageModule
 
 from ..out_of_memory import is_out_of_memory
 from .accelerator import peak_bytes, reset_peak, wait_for
-from .backward import edges_of, run_backward
+from .backward import edges_of, run_backward, run_later
 
 
-def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, check_halt: Callable[[], None]) -> int:
+def rehearse(
+    module: StageModule,
+    *,
+    batch: int,
+    in_flight: int,
+    device: str,
+    check_halt: Callable[[], None],
+    weights_apart: bool = False,
+) -> int:
     """Runs `in_flight` forwards of `batch` samples, then their backwards; returns the peak of memory in bytes.
 
+    weights_apart: the schedule has gradients of weights apart; then all of them wait until the last backward is done.
     Leaves parameters and buffers alone, and zeros in the gradients. Raises EdgeswarmError where memory ends.
     """
     reset_peak(module.device.type)
     graph = module.graph
     try:
         held: list[list[tuple[GradientEdge, torch.Size, torch.dtype]]] = []
+        left = [LaterWeights() if weights_apart else None for _ in range(in_flight)]
         for index in range(in_flight):
             inputs = random_inputs_for(module, batch, seed=index)
             # In its turn: the feed's thread may be transforming already, and draws from the same generators.
             draw = DrawKey(seed=0, round=0, micro_batch=index, first_sample=0, end_sample=batch)
-            outputs = module.forward(batch, inputs, draw=draw, check_halt=check_halt)
+            outputs = module.forward(batch, inputs, draw=draw, check_halt=check_halt, later=left[index])
             edges = zip(edges_of(outputs), outputs, strict=True)
             held.append([(edge, output.shape, output.dtype) for edge, output in edges if edge is not None])
             del inputs, outputs, edges
@@ -44,6 +55,9 @@ def rehearse(module: StageModule, *, batch: int, in_flight: int, device: str, ch
             if roots:
                 zeros = [torch.zeros(shape, dtype=dtype, device=module.device) for _, shape, dtype in roots]
                 run_backward([edge for edge, _, _ in roots], zeros)
+        for later in reversed(left):
+            if later is not None:
+                run_later(later, check_halt=check_halt)
         wait_for(module.device.type)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

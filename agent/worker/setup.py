@@ -204,6 +204,7 @@ class StageEpoch:
                 in_flight=min(routes.stage.in_flight, plan.micro_batches),
                 device=context.device,
                 check_halt=self.switch.check,
+                weights_apart=plan.has_weights_apart,
             )
         self._holder.hold(request.first_round)
         context.server.hold_layers(self._holder.read)

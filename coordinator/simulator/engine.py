@@ -27,7 +27,7 @@ from .event_queue import EventQueue
 from .group_links import connect_group
 from .log import ComputeRecord, Log, TransferRecord, WaitRecord
 from .network import Card, Network, Stream, Transfer
-from .replica import FORWARD, Frame, Replica, carrying_seconds, frame_to, handling_seconds, pay
+from .replica import BACKWARD, FORWARD, WEIGHTS, Frame, Replica, carrying_seconds, frame_to, handling_seconds, pay
 from .sample_feed import SampleFeed
 from .stage_work import Part, replica_works
 from .tied_sums import Arrival, TiedSums, tied_sums
@@ -47,6 +47,8 @@ class Engine:
     def __init__(self, instance: PlanningInstance, plan: Plan, *, log: Log | None = None) -> None:
         self._plan = plan
         self._log = log
+        # What a micro-batch ends with: nothing of it is held behind that.
+        self._last_kind = WEIGHTS if plan.has_weights_apart else BACKWARD
         self._queue = EventQueue()
         self._network = Network(self._queue, log=None if log is None else self._log_transfer)
         self.works = replica_works(instance, plan)
@@ -258,9 +260,9 @@ class Engine:
             return
         replica.is_idle = False
         replica.action = action
-        if action.kind is not FORWARD:
+        if action.kind is self._last_kind:
             replica.in_flight -= 1
-        else:
+        elif action.kind is FORWARD:
             replica.in_flight += 1
             replica.most_in_flight = max(replica.most_in_flight, replica.in_flight)
             if replica.feed is not None and not replica.feed.take():
@@ -279,14 +281,14 @@ class Engine:
         action = replica.action
         part = replica.work.parts[action.micro_batch]
         assert part is not None
-        is_forward = action.kind is FORWARD
         start = self._queue.now
         replica.started = start
-        seconds = max(0.0, (part.forward_seconds if is_forward else part.backward_seconds) + pay(replica, start))
+        seconds = max(0.0, _seconds(part, action) + pay(replica, start))
         replica.busy_until = start + seconds
         replica.stalled = 0.0
         self._queue.at(start + seconds, self._computed, replica)
-        if not is_forward and replica.all_reduce is not None and action.micro_batch == replica.mine[-1]:
+        is_last = action.kind is self._last_kind and action.micro_batch == replica.mine[-1]
+        if is_last and replica.all_reduce is not None:
             for number, bucket in enumerate(replica.work.buckets):
                 computed = seconds * bucket.ready
                 self._queue.at(start + computed, self._gradients_done, (replica, number, computed))
@@ -325,11 +327,11 @@ class Engine:
                 and action.micro_batch == replica.mine[-1]
             ):
                 replica.all_reduce.hand_in(0)
-        else:
+        elif action.kind is BACKWARD:
             self._send_frames(replica, action, replica.gradients[id(part)], self._gradients_arrived)
-            if replica.policy.is_done:
-                self._after_last_backward(replica)
-                return
+        if replica.policy.is_done:
+            self._after_last_backward(replica)
+            return
         self._next(replica)
 
     def _send_frames(
@@ -431,6 +433,12 @@ class Engine:
         assert self._log is not None
         record = TransferRecord(stream.sender, stream.receiver, transfer.label, transfer.size, transfer.started, end)
         self._log.transfers.append(record)
+
+
+def _seconds(part: Part, action: Action) -> float:
+    if action.kind is FORWARD:
+        return part.forward_seconds
+    return part.backward_seconds if action.kind is BACKWARD else part.weights_seconds
 
 
 def _only_one(flags: Sequence[bool]) -> int | None:

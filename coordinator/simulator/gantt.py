@@ -18,13 +18,13 @@ from .simulation import Simulation, TimelineEvent
 
 LEAST_CELLS = 20
 LEGEND = (
-    "F forward, B backward with their micro-batch, S optimizer step, A waits for the all-reduce, . waits, "
-    "> activations, < gradients, ~ all-reduce, s samples sent"
+    "F forward, B backward, W weights' gradients with their micro-batch, S optimizer step, A waits for the all-reduce, "
+    ". waits, > activations, < gradients, ~ all-reduce, s samples sent"
 )
 SOURCE = "data source"
 
-_LETTERS = {"forward": "F", "backward": "B", "step": "S", "all-reduce": "A"}
-_REST = {"forward": "-", "backward": "=", "step": "S", "all-reduce": "A"}
+_LETTERS = {"forward": "F", "backward": "B", "weights": "W", "step": "S", "all-reduce": "A"}
+_REST = {"forward": "-", "backward": "=", "weights": "+", "step": "S", "all-reduce": "A"}
 _SENT = {"forward": ">", "backward": "<", "all-reduce": "~", "samples": "s"}
 
 

@@ -12,6 +12,8 @@ from .sample_feed import SampleFeed
 from .stage_work import ReplicaWork
 
 FORWARD = ActionKind.FORWARD
+BACKWARD = ActionKind.BACKWARD
+WEIGHTS = ActionKind.WEIGHTS
 
 
 class Frame(NamedTuple):

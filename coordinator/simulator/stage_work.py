@@ -26,14 +26,16 @@ class Part:
     """One replica's part of a micro-batch of one size.
 
     at_once: samples of a pass, all where there is one. forward_seconds, backward_seconds: with the device's overhead for an
-    action; of several passes the backward is that of the last one. upstream, downstream: with whom it exchanges frames, as
-    (index of the replica, samples).
+    action; of several passes the backward is that of the last one. weights_seconds: of the gradients of weights, where the
+    schedule has them apart, and the backward is the rest. upstream, downstream: with whom it exchanges frames, as (index of the
+    replica, samples).
     """
 
     samples: int
     at_once: int
     forward_seconds: float
     backward_seconds: float
+    weights_seconds: float
     upstream: tuple[tuple[int, int], ...]
     downstream: tuple[tuple[int, int], ...]
 
@@ -133,8 +135,16 @@ def _part(
     action = profile.overheads.action_seconds
     before = split[index - 1] if index else {}
     after = split[index + 1] if index + 1 < len(split) else {}
+    peers = (
+        tuple((number[peer], shared.size) for peer, shared in overlaps(mine, before)),
+        tuple((number[peer], shared.size) for peer, shared in overlaps(mine, after)),
+    )
     passes = passes_of_share(stage, name, mine.size, least_batch=instance.model.largest_least_batch)
     layers = (stage.first_layer, stage.end_layer)
+    if plan.has_weights_apart:
+        forward = profile.forward(mine.size, *layers) + action
+        rest, weights = profile.backward_apart(mine.size, *layers)
+        return Part(mine.size, mine.size, forward, rest + action, weights, *peers)
     last_backward = profile.backward(passes[-1], *layers) + action
     whole = sum(profile.forward(size, *layers) + profile.backward(size, *layers) + 2 * action for size in passes)
     return Part(
@@ -142,8 +152,8 @@ def _part(
         passes[0],
         whole - last_backward,
         last_backward,
-        tuple((number[peer], shared.size) for peer, shared in overlaps(mine, before)),
-        tuple((number[peer], shared.size) for peer, shared in overlaps(mine, after)),
+        0.0,
+        *peers,
     )
 
 

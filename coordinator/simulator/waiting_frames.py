@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
+from edgeswarm.schedule.policy import ActionKind
 
 from .log import Log
 from .stage_work import ReplicaWork
@@ -43,10 +44,13 @@ def frame_changes(log: Log, works: Sequence[ReplicaWork]) -> list[list[Change]]:
 
 
 def saved_changes(log: Log, instance: PlanningInstance, plan: Plan, works: Sequence[ReplicaWork]) -> list[list[Change]]:
-    """By replica, of what it saves: a micro-batch's from the start of its forward to the end of its backward."""
+    """By replica, of what it saves: a micro-batch's from the start of its forward to the end of its backward, or of what that has
+    left for later: gradients take the place of what it lets go of.
+    """
+    last = (ActionKind.WEIGHTS if plan.has_weights_apart else ActionKind.BACKWARD).value
     changes: list[list[Change]] = [[] for _ in works]
     for record in log.computed:
-        if record.kind == "step":
+        if record.kind not in ("forward", last):
             continue
         work = works[record.replica]
         stage = plan.stages[work.stage]

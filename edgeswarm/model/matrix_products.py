@@ -20,6 +20,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
+from . import later_weights as plain
+from .later_weights import Gradients, later_of
+
 ROWS_AT_ONCE = 1024
 # Multiplications and additions below which calling it takes longer than it saves.
 _LEAST_WORK = 1 << 18
@@ -47,7 +50,7 @@ def are_faster() -> bool:
 def linear(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """What `aten.linear` gives. values: [..., in]; weight: [out, in]."""
     if not _is_ours(values, weight, rows=values.numel() // max(1, values.shape[-1])):
-        return torch.nn.functional.linear(values, weight, bias)
+        return plain.linear(values, weight, bias)
     found: torch.Tensor = _Linear.apply(values, weight, bias)  # type: ignore[no-untyped-call]
     return found
 
@@ -58,7 +61,7 @@ def addmm(
     """What `aten.addmm` gives. values: [rows, in]; weight: [in, out]; added: ours where it is [out]."""
     is_bias = added.dim() == 1 and len(added) == weight.shape[1] and beta == 1 and alpha == 1
     if not (is_bias and _is_ours(values, weight, rows=len(values))):
-        return torch.addmm(added, values, weight, beta=beta, alpha=alpha)
+        return plain.addmm(added, values, weight, beta=beta, alpha=alpha)
     found: torch.Tensor = _Linear.apply(values, weight.t(), added)  # type: ignore[no-untyped-call]
     return found
 
@@ -83,6 +86,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         ctx.save_for_backward(values, weight)
+        ctx.later = later_of(weight, bias)
         return _product(values, weight, bias)
 
     @staticmethod
@@ -90,14 +94,14 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         values, weight = ctx.saved_tensors
         gradient, rows = gradient.flatten(0, -2), values.flatten(0, -2)
-        of_values = of_weight = of_bias = None
-        if ctx.needs_input_grad[0]:
-            of_values = _product(gradient, weight.t()).view(values.shape)
-        if ctx.needs_input_grad[1]:
-            of_weight = _summed_product(gradient, rows)
-        if ctx.needs_input_grad[2]:
-            of_bias = gradient.sum(0)
-        return of_values, of_weight, of_bias
+        of_values, of_weight, of_bias = ctx.needs_input_grad
+
+        def of_weights() -> Gradients:
+            weights = _summed_product(gradient, rows) if of_weight else None
+            return weights, gradient.sum(0) if of_bias else None
+
+        before = _product(gradient, weight.t()).view(values.shape) if of_values else None
+        return before, *ctx.later.put_off(of_weights)
 
 
 def _summed_product(gradient: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

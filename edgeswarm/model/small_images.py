@@ -24,10 +24,10 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from .later_weights import Gradients, Pair, conv2d, later_of, pads_of, pair
+from .later_weights import linear as plain_linear
 from .matrix_products import are_faster as products_are_faster
 from .matrix_products import linear
-
-Pair = tuple[int, int]
 
 # Kernels of one tap: with fewer samples PyTorch has MKL compute them, where it has one thread; over so few pixels oneDNN takes up
 # to three times as long as for the product (`bench.memory_layout` has the models'), over more the same.
@@ -45,15 +45,15 @@ def convolve(
     geometry: stride, padding, dilation and groups, as far as they are given; more: those that are given by name.
     """
     given = {**_DEFAULTS, **dict(zip(_DEFAULTS, geometry, strict=False)), **more}
-    stride, pads, groups = _pair(given["stride"]), _pads(given["padding"], weight.shape[2:]), given["groups"]
-    if image.dim() == 4 and image.dtype == torch.float32 and _pair(given["dilation"]) == (1, 1) and pads is not None:
+    stride, pads, groups = pair(given["stride"]), pads_of(given["padding"], weight.shape[2:]), given["groups"]
+    if image.dim() == 4 and image.dtype == torch.float32 and pair(given["dilation"]) == (1, 1) and pads is not None:
         if groups == 1 and (_is_one_pixel(image, weight, pads) or _is_slow_product(image, weight, stride, pads)):
             return _product(image, weight, bias, pads)
         is_depthwise = groups == image.shape[1] == weight.shape[0]
         if is_depthwise and any(taps > pixels for taps, pixels in zip(weight.shape[2:], image.shape[2:], strict=True)):
             found: torch.Tensor = _Depthwise.apply(image, weight, bias, (stride, pads))  # type: ignore[no-untyped-call]
             return found
-    return functional.conv2d(image, weight, bias, **given)
+    return conv2d(image, weight, bias, **given)
 
 
 def _is_one_pixel(image: torch.Tensor, weight: torch.Tensor, pads: Pair) -> bool:
@@ -75,7 +75,7 @@ def _is_slow_product(image: torch.Tensor, weight: torch.Tensor, stride: Pair, pa
 def _product(image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pads: Pair) -> torch.Tensor:
     met = weight.flatten(1) if weight.shape[2:] == (1, 1) else weight[:, :, pads[0], pads[1]]
     # The batch's rows as they lie; what comes of it lies channels last again.
-    product = linear if products_are_faster() else functional.linear
+    product = linear if products_are_faster() else plain_linear
     return product(image.permute(0, 2, 3, 1), met, bias).permute(0, 3, 1, 2)
 
 
@@ -89,23 +89,27 @@ class _Depthwise(torch.autograd.Function):
         """geometry: stride and padding."""
         ctx.save_for_backward(image, weight)
         ctx.stride, ctx.padding = geometry
+        ctx.later = later_of(weight, bias)
         return functional.conv2d(image, weight, bias, ctx.stride, ctx.padding, 1, weight.shape[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         image, weight = ctx.saved_tensors
-        of_image = of_weight = of_bias = None
+        kernel, geometry = weight.shape[2:], {"stride": ctx.stride, "padding": ctx.padding}
+        _, of_weight, of_bias, _ = ctx.needs_input_grad
+
+        def of_weights() -> Gradients:
+            weights = _tap_by_tap(gradient, image, kernel, **geometry) if of_weight else None
+            return weights, gradient.sum((0, 2, 3)) if of_bias else None
+
+        of_image = None
         if ctx.needs_input_grad[0]:
             of_image = torch.ops.aten.convolution_backward(
                 *(gradient, image, weight, None, ctx.stride, ctx.padding, (1, 1), False, (0, 0), weight.shape[0]),
                 (True, False, False),
             )[0]
-        if ctx.needs_input_grad[1]:
-            of_weight = _tap_by_tap(gradient, image, weight.shape[2:], stride=ctx.stride, padding=ctx.padding)
-        if ctx.needs_input_grad[2]:
-            of_bias = gradient.sum((0, 2, 3))
-        return of_image, of_weight, of_bias, None
+        return of_image, *ctx.later.put_off(of_weights), None
 
 
 def _tap_by_tap(
@@ -135,20 +139,3 @@ def _met(tap: int, pixels: int, outputs: int, stride: int, padding: int) -> tupl
     end = max(first, min(outputs, (pixels - 1 + padding - tap) // stride + 1))
     begin = first * stride + tap - padding
     return slice(first, end), slice(begin, max(begin, begin + (end - first - 1) * stride + 1), stride)
-
-
-def _pair(value: Sequence[int] | int) -> Pair:
-    """Of one number, or of a list of one or two."""
-    if isinstance(value, int):
-        return value, value
-    return (int(value[0]), int(value[-1]))
-
-
-def _pads(padding: Sequence[int] | int | str, kernel: Sequence[int]) -> Pair | None:
-    """Likewise; of words what they mean, None where that differs from one edge to the other."""
-    if padding == "valid":
-        return 0, 0
-    if padding == "same":
-        return (kernel[0] // 2, kernel[1] // 2) if all(taps % 2 for taps in kernel) else None
-    assert not isinstance(padding, str), "torch knows no other word"
-    return _pair(padding)

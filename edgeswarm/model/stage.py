@@ -24,6 +24,7 @@ from .draws import TURNS, DrawKey, seed_generators
 from .dropout import attention, dropout
 from .embedding_rows import embed
 from .in_place import in_place_forms
+from .later_weights import LaterWeights, can_wait, collecting, leaving_weights, uses_of
 from .matrix_products import own_products
 from .memory_layout import arranged, resolve_for_any_layout, wants_channels_last
 from .node import Node, map_argument
@@ -67,7 +68,7 @@ class StageModule:
     parameters, buffers, constants: by original name. Frozen parameters stay frozen. fast_layout: images lie in memory as this
     device computes fastest (memory_layout.py), and matrices are multiplied so (matrix_products.py), which rounds otherwise;
     without it as in the whole model. parameters_stay: they lie as they do whatever is fastest, and are shared with whoever
-    gave them.
+    gave them. waiting_parameters: names of those whose gradients may be left for later (later_weights.py).
     Raises GRAPH_REFUSED for an operation that this torch lacks, ValueError for tensors that don't fit the graph.
     """
 
@@ -100,11 +101,15 @@ class StageModule:
                 held = self.buffers if spec.kind == "buffer" else self.constants
                 held[spec.name] = tensor.detach()
         self._statistics: list[BatchStatistics] = []
+        uses = uses_of(stage_graph.nodes)
+        waiting = [node for node in stage_graph.nodes if can_wait(node, uses)]
+        self.waiting_parameters = frozenset(name for node in waiting for name in node.tensors)
         self._programs = _compile(
             stage_graph,
             self.device,
             own={**_OWN, **(own_products(self.device) if fast_layout else {})},
             resolve_op=resolve_for_any_layout if self._is_channels_last else resolve,
+            waiting=frozenset(node.name for node in waiting),
         )
 
     def named_parameters_in_order(self) -> list[tuple[str, torch.nn.Parameter]]:
@@ -136,13 +141,15 @@ class StageModule:
         *,
         draw: DrawKey | None,
         check_halt: Callable[[], None] | None = None,
+        later: LaterWeights | None = None,
     ) -> tuple[torch.Tensor, ...]:
         """The live set after the stage, from the live set before it, for `batch` samples.
 
         inputs: in the order of graph.inputs, on the stage's device. draw: None leaves torch's generator as it is.
-        check_halt: called before each layer; whatever it raises goes through.
+        check_halt: called before each layer; whatever it raises goes through. later: where the backward shall leave the gradients
+        of weights that nobody waits for, instead of computing them.
         """
-        walk = self.walk(batch, inputs, draw=draw, check_halt=check_halt)
+        walk = self.walk(batch, inputs, draw=draw, check_halt=check_halt, later=later)
         ((_, values),) = collections.deque(walk, maxlen=1)
         return tuple(values[value.name] for value in self.graph.outputs)
 
@@ -155,6 +162,7 @@ class StageModule:
         *,
         draw: DrawKey | None,
         check_halt: Callable[[], None] | None = None,
+        later: LaterWeights | None = None,
     ) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
         """`forward` layer by layer: yields (layer just run, the values by name that later layers and the outputs read)."""
         if len(inputs) != len(self.graph.inputs):
@@ -174,9 +182,9 @@ class StageModule:
             if draw is not None and program.is_random:
                 with TURNS.first():
                     seed_generators(draw.seed_of_layer(program.index), self.device)
-                    made = program.run(*arguments)
+                    made = _run(program, arguments, later)
             else:
-                made = program.run(*arguments)
+                made = _run(program, arguments, later)
             del arguments
             values.update(zip(program.makes, made, strict=True))
             del made
@@ -203,6 +211,11 @@ class StageModule:
         ]
 
 
+def _run(program: _LayerProgram, arguments: Sequence[Any], later: LaterWeights | None) -> tuple[Any, ...]:
+    with collecting(later):
+        return program.run(*arguments)
+
+
 def _checked(spec: TensorSpec, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     if spec.name not in tensors:
         raise ValueError(f"the stage's tensor {spec.name!r} is missing")
@@ -221,8 +234,9 @@ def _compile(
     *,
     own: Mapping[str, Callable[..., Any]],
     resolve_op: Callable[[str], Callable[..., Any]],
+    waiting: frozenset[str],
 ) -> list[_LayerProgram]:
-    """own: by packet, what is computed otherwise than `resolve_op` has it."""
+    """own: by packet, what is computed otherwise than `resolve_op` has it. waiting: nodes whose weights can wait."""
     layers: dict[int, list[Node]] = {index: [] for index in range(graph.first_layer, graph.end_layer)}
     for node in graph.nodes:
         assert node.layer is not None
@@ -233,7 +247,9 @@ def _compile(
     alive = {value.name for value in graph.inputs}
     programs = []
     for index, nodes in layers.items():
-        program = _compile_layer(index, nodes, last_use, scratch, device=device, own=own, resolve_op=resolve_op)
+        program = _compile_layer(
+            index, nodes, last_use, scratch, waiting=waiting, device=device, own=own, resolve_op=resolve_op
+        )
         alive.update(program.makes)
         forgets = tuple(sorted(name for name in alive if last_use.get(name, -1) <= index))
         alive.difference_update(forgets)
@@ -247,6 +263,7 @@ def _compile_layer(
     last_use: Mapping[str, int],
     scratch: set[str],
     *,
+    waiting: frozenset[str],
     device: torch.device,
     own: Mapping[str, Callable[..., Any]],
     resolve_op: Callable[[str], Callable[..., Any]],
@@ -296,6 +313,8 @@ def _compile_layer(
             args = [*before, held[node.name, 0], held[node.name, 1], True, 1.0, *after]
         kwargs = {key: map_argument(value, place) for key, value in node.kwargs.items()}
         operation = in_place.get(node.name) or own.get(packet_of(node.op)) or resolve_op(node.op)
+        if node.name in waiting:
+            operation = leaving_weights(operation, packet_of(node.op))
         values[node.name] = graph.create_node("call_function", operation, tuple(args), kwargs, name=node.name)
     graph.output(tuple(values[name] for name in makes))
     run = fx.GraphModule(torch.nn.Module(), graph).forward

@@ -6,10 +6,22 @@ from collections.abc import Callable, Sequence
 
 from .one_f_one_b import OneForwardOneBackward
 from .policy import SchedulePolicy
+from .zero_bubble import ZeroBubble
+
+ONE_FORWARD_ONE_BACKWARD = "1f1b"
+ZERO_BUBBLE = "zero-bubble"
 
 SCHEDULES: dict[str, Callable[[Sequence[int], int], SchedulePolicy]] = {
-    "1f1b": lambda micro_batches, in_flight: OneForwardOneBackward(micro_batches, in_flight=in_flight),
+    ONE_FORWARD_ONE_BACKWARD: lambda micro_batches, in_flight: OneForwardOneBackward(
+        micro_batches, in_flight=in_flight
+    ),
+    ZERO_BUBBLE: lambda micro_batches, in_flight: ZeroBubble(micro_batches, in_flight=in_flight),
 }
+
+
+def has_weights_apart(schedule: str) -> bool:
+    """Whether the schedule computes gradients of weights apart from the rest of a backward."""
+    return schedule == ZERO_BUBBLE
 
 
 def make_policy(schedule: str, micro_batches: Sequence[int], *, in_flight: int) -> SchedulePolicy:

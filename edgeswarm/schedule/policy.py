@@ -11,11 +11,16 @@ from typing import Protocol
 class ActionKind(enum.Enum):
     FORWARD = "forward"
     BACKWARD = "backward"
+    WEIGHTS = "weights"
 
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that a stage computes: a forward or a backward of one micro-batch (its index in the round)."""
+    """One thing that a stage computes: a forward or a backward of one micro-batch (its index in the round).
+
+    Where a schedule has gradients of weights apart, the backward is what the stage before waits for, and WEIGHTS is the rest,
+    which can run at any time after it. Otherwise the backward is all of it.
+    """
 
     kind: ActionKind
     micro_batch: int
@@ -25,7 +30,7 @@ class SchedulePolicy(Protocol):
     """The schedule of one stage's replica over one round.
 
     The owner asks `next_action` whenever it is free, runs what it names, and tells `finished`. None means: nothing that is
-    ready may run now, wait. `is_done` says that every forward and backward of the round has run.
+    ready may run now, wait. `is_done` says that every action of the round has run. Gradients of weights are always ready.
     """
 
     @property

@@ -67,6 +67,11 @@ def usual_in_flight(stage_count: int) -> tuple[int, ...]:
     return tuple(3 * (stage_count - stage) - 2 for stage in range(stage_count))
 
 
+def roomy_in_flight(stage_count: int) -> tuple[int, ...]:
+    """3(P-p)+1: as above, and three more whose gradients of weights wait for a gap."""
+    return tuple(3 * (stage_count - stage) + 1 for stage in range(stage_count))
+
+
 def fewer_in_flight(stage_count: int) -> tuple[int, ...]:
     """Asteroid's K_p = 2(P-p)-1: one micro-batch for each step from the stage to the end (section 3.2)."""
     return tuple(2 * (stage_count - stage) - 1 for stage in range(stage_count))

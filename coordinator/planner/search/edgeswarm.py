@@ -6,6 +6,7 @@
       -> the best few                   judge.py            simulated
       -> the best, changed step by step local_search.py     simulated, until nothing helps
       -> more of all that               ranking.py          until there is nothing new or the budget is used
+  -> and that with a zero bubble                        where profiles tell what gradients of weights take
 
 Asteroid's plan is among the finalists where making it is quick. The other planners' shapes are among what the program
 looks at; `python -m bench.planner_table` compares the outcomes.
@@ -19,16 +20,17 @@ from dataclasses import replace
 
 from edgeswarm.plan import IdleDevice, Plan
 from edgeswarm.profile import PlanningInstance
+from edgeswarm.schedule.policies import ZERO_BUBBLE
 
 from ..backups import with_backups
 from ..prediction import with_prediction
-from .candidate import Candidate, Outline, usual_in_flight
+from .candidate import Candidate, Outline, roomy_in_flight, usual_in_flight
 from .cut_points import candidate_cuts
 from .effort import Effort, has_many_devices, is_small, usual_effort
 from .fewer_held import with_fewer_held
 from .group_costs import GroupCostTables
 from .grouping import groups_by_room, make_units, transitions
-from .judge import Judge, candidate_of, make_bare_plan
+from .judge import Judge, candidate_of
 from .local_search import LocalSearch
 from .moves import Moves, canonical
 from .pipeline_estimate import PipelineEstimator
@@ -46,6 +48,8 @@ SLOWER_WITH_IT = "the round is no faster with it"
 _WORTH_OF_ONE_SIZE = 0.01
 # Of the search's effort once more, for what begins with the program's groups and their layers shared anew.
 _FROM_CUTS_ANEW = 0.1
+# Likewise, for plans of several stages in which gradients of weights come apart, and so many of the plans without to begin with.
+_WITH_WEIGHTS_APART, _TAKEN_OVER = 0.6, 8
 # Of the search's effort once more, for what is left to do with the plan that was found.
 _LAST_PART = 0.05
 
@@ -89,10 +93,24 @@ def plan_by_search(
     better = Ranking(LocalSearch(moves, estimator, second), less).run(others, [found[0]])
     if better is not None and better[1] < found[1]:
         found, judge = better, second
+    if problem.has_weights_apart:
+        few = sorted(judge.known(), key=lambda known: known[1])[:_TAKEN_OVER]
+        more = replace(effort, budget=effort.budget * _WITH_WEIGHTS_APART)
+        apart = Judge(problem, budget=more.budget, schedule=ZERO_BUBBLE)
+        roomy = Moves(problem, sharing, sizes, usual=roomy_in_flight)
+        local = LocalSearch(roomy, PipelineEstimator(problem, weights_apart=True), apart)
+        outlines = dict.fromkeys([*(Outline.of(candidate) for candidate, _ in few), *sketched, *cut_anew])
+        begins = [
+            roomy.realise(outline._replace(in_flight=roomy_in_flight(len(outline.groups)))) for outline in outlines
+        ]
+        better = Ranking(local, more).run([begin for begin in begins if begin is not None], [found[0]])
+        if better is not None and better[1] < found[1]:
+            found, judge = better, apart
     if micro_batch is None:
         found = of_one_size(judge, *found)
-    found = with_fewer_held(Judge(problem, budget=effort.budget * _LAST_PART), *found)
-    return _finished(problem, instance, *found)
+    last = Judge(problem, budget=effort.budget * _LAST_PART, schedule=judge.schedule)
+    found = with_fewer_held(last, *found)
+    return _finished(last, instance, *found)
 
 
 def of_one_size(judge: Judge, candidate: Candidate, seconds: float) -> tuple[Candidate, float]:
@@ -157,9 +175,9 @@ def _one_of_each_kind(problem: SearchProblem) -> list[int]:
     return [problem.kinds.index(kind) for kind in sorted(set(problem.kinds))]
 
 
-def _finished(problem: SearchProblem, instance: PlanningInstance, candidate: Candidate, seconds: float) -> Plan:
+def _finished(judge: Judge, instance: PlanningInstance, candidate: Candidate, seconds: float) -> Plan:
     """With idle devices and why, backup holders, and the prediction."""
-    plan = make_bare_plan(problem, candidate, planner=NAME)
+    plan = judge.plan(candidate, planner=NAME)
     idle = [name for name in instance.device_names if name not in plan.devices]
     plan = replace(
         plan,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
+from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD
 
 from ...simulator.simulate import round_seconds
 from ...simulator.stage_work import MOST_BUCKETS
@@ -19,11 +20,13 @@ class Judge:
     """Simulates candidates of one problem, each once.
 
     budget: work that may still be done, in actions and frames (see `work`). Nothing is simulated beyond it.
+    schedule: of plans of several stages; one alone has nobody who would wait.
     """
 
-    def __init__(self, problem: SearchProblem, *, budget: float) -> None:
+    def __init__(self, problem: SearchProblem, *, budget: float, schedule: str = ONE_FORWARD_ONE_BACKWARD) -> None:
         self.problem = problem
         self.budget = budget
+        self.schedule = schedule
         self.simulated = 0
         self._known: dict[Candidate, float] = {}
 
@@ -66,7 +69,7 @@ class Judge:
         return 6.0 * buffers * 2 * size
 
     def plan(self, candidate: Candidate, *, planner: str) -> Plan:
-        return make_bare_plan(self.problem, candidate, planner=planner)
+        return make_bare_plan(self.problem, candidate, planner=planner, schedule=self.schedule)
 
     def _simulate(self, candidate: Candidate) -> float:
         plan = self.plan(candidate, planner="candidate")
@@ -80,8 +83,10 @@ class Judge:
             return math.inf  # a smaller last micro-batch would leave a replica fewer samples than a layer needs
 
 
-def make_bare_plan(problem: SearchProblem, candidate: Candidate, *, planner: str) -> Plan:
-    """The plan without idle devices, backup holders and prediction."""
+def make_bare_plan(
+    problem: SearchProblem, candidate: Candidate, *, planner: str, schedule: str = ONE_FORWARD_ONE_BACKWARD
+) -> Plan:
+    """The plan without idle devices, backup holders and prediction. schedule: as for a Judge."""
     names = problem.instance.device_names
     micro_batches = candidate.micro_batches(problem.mini_batch)
     return Plan(
@@ -89,6 +94,7 @@ def make_bare_plan(problem: SearchProblem, candidate: Candidate, *, planner: str
         micro_batch=candidate.micro_batch,
         micro_batches=micro_batches,
         last_micro_batch=problem.mini_batch % candidate.micro_batch or None,
+        schedule=schedule if len(candidate.stages) > 1 else ONE_FORWARD_ONE_BACKWARD,
         stages=tuple(
             Stage(
                 stage.first,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .alignment import aligned
 from .balanced_cuts import BalancedCuts
@@ -25,12 +25,23 @@ _PAIR_STEPS = (1, 2, 4)
 
 
 class Moves:
-    """Neighbours of candidates of one problem. sizes: micro-batch sizes that may be chosen, ascending."""
+    """Neighbours of candidates of one problem. sizes: micro-batch sizes that may be chosen, ascending.
 
-    def __init__(self, problem: SearchProblem, sharing: SampleSharing, sizes: tuple[int, ...]) -> None:
+    usual: K of so many stages, where nothing speaks for others.
+    """
+
+    def __init__(
+        self,
+        problem: SearchProblem,
+        sharing: SampleSharing,
+        sizes: tuple[int, ...],
+        *,
+        usual: Callable[[int], tuple[int, ...]] = usual_in_flight,
+    ) -> None:
         self.problem = problem
         self.sharing = sharing
         self.sizes = sizes
+        self._usual = usual
         self._work_before = _work_before(problem)
         self._balance = BalancedCuts(problem, speed=self._speed)
         self._uneven = len({rate for row in problem.links for rate in row if math.isfinite(rate)}) > 1
@@ -97,7 +108,7 @@ class Moves:
         """With the usual K, or what memory holds of it."""
         most = self.problem.micro_batches(sum(stages[0].shares))
         changed = []
-        for stage, wanted in zip(stages, usual_in_flight(len(stages)), strict=True):
+        for stage, wanted in zip(stages, self._usual(len(stages)), strict=True):
             held = min(wanted, most)
             while held > 1 and not self._holds(stage, held):
                 held -= 1
@@ -189,7 +200,7 @@ class Moves:
             return
         for place in {max(empty, 1), min(empty + 1, len(groups) - 1)}:
             cuts = (*outline.cuts[:place], *outline.cuts[place + 1 :])
-            yield Outline(outline.micro_batch, cuts, left, usual_in_flight(len(left)))
+            yield Outline(outline.micro_batch, cuts, left, self._usual(len(left)))
 
     def _splits(self, outline: Outline) -> Iterator[Outline]:
         """A stage cut in two, its devices shared out or an idle one given one half; two neighbours made one."""
@@ -208,14 +219,14 @@ class Moves:
                         outline.micro_batch,
                         (*cuts[: place + 1], cut, *cuts[place + 1 :]),
                         (*groups[:place], first, second, *groups[place + 1 :]),
-                        usual_in_flight(len(groups) + 1),
+                        self._usual(len(groups) + 1),
                     )
         for place in range(len(groups) - 1):
             yield Outline(
                 outline.micro_batch,
                 (*cuts[: place + 1], *cuts[place + 2 :]),
                 (*groups[:place], (*groups[place], *groups[place + 1]), *groups[place + 2 :]),
-                usual_in_flight(len(groups) - 1),
+                self._usual(len(groups) - 1),
             )
 
     def _halves(self, begin: int, end: int, first: tuple[int, ...], second: tuple[int, ...]) -> set[int]:
@@ -243,7 +254,7 @@ class Moves:
         """The same groups with the layers shared among them anew: one cut at a time may lead there by way of worse plans."""
         groups = outline.groups
         cuts = self._balance.cuts(groups, outline.micro_batch) if len(groups) > 1 else None
-        return None if cuts is None else Outline(outline.micro_batch, cuts, groups, usual_in_flight(len(groups)))
+        return None if cuts is None else Outline(outline.micro_batch, cuts, groups, self._usual(len(groups)))
 
     def _sizes(self, outline: Outline) -> Iterator[Outline]:
         """Micro-batches of about half and twice the samples, and of those next to them in `sizes`."""
@@ -255,7 +266,7 @@ class Moves:
         count = len(outline.groups)
         for other in sorted({*below, *above, *half, *twice}):
             every = -(-self.problem.mini_batch // other)
-            for flights in (usual_in_flight(count), (*[every] * (count - 1), 1)):
+            for flights in (self._usual(count), (*[every] * (count - 1), self._usual(count)[-1])):
                 yield Outline(other, outline.cuts, outline.groups, flights)
 
     def _flights(self, outline: Outline) -> Iterator[Outline]:
@@ -263,7 +274,12 @@ class Moves:
         count = len(outline.groups)
         every = -(-self.problem.mini_batch // outline.micro_batch)
         fewer = tuple(max(1, held - 1) for held in outline.in_flight)
-        for flights in (usual_in_flight(count), fewer_in_flight(count), (*[every] * (count - 1), 1), fewer):
+        for flights in (
+            self._usual(count),
+            fewer_in_flight(count),
+            (*[every] * (count - 1), self._usual(count)[-1]),
+            fewer,
+        ):
             yield Outline(outline.micro_batch, outline.cuts, outline.groups, flights)
 
     def _shares(self, stage: CandidateStage) -> Iterator[CandidateStage]:

@@ -31,6 +31,8 @@ class PipelineBatch:
     forward, backward: [rows, stages, 2] seconds of a micro-batch, a full one and the round's last.
     forward_out, forward_in, backward_out, backward_in: [rows, stages, 2] seconds that such a one occupies the cards at the
     cut behind the stage; of who sends and who receives, for each direction.
+    weights: [rows, stages, 2] likewise, of the gradients of weights, where they come apart and fill gaps (ZeroBubble); None where
+    the backward is all of it.
     behind: seconds from the last backward to the end of the step. in_flight: K.
     counts, last: [rows] micro-batches of the round, index of the last stage. latency: seconds.
     """
@@ -45,6 +47,7 @@ class PipelineBatch:
         self.in_flight: IntArray = np.ones((rows, stages), dtype=np.int64)
         self.behind: FloatArray = np.zeros((rows, stages))
         self.forward, self.backward = zeros(), zeros()
+        self.weights: FloatArray | None = None
         self.forward_out, self.forward_in = zeros(), zeros()
         self.backward_out, self.backward_in = zeros(), zeros()
 
@@ -87,6 +90,9 @@ class _Run:
         only_one = self.last_followed == 0
         self.forward_seconds = _seconds_of(self.forward, only_one)
         self.backward_seconds = _seconds_of(self.backward, only_one)
+        self.weights = None if batch.weights is None else _by_place(batch.weights)
+        # What is held of a place's forwards ends with these.
+        self.given_back = self.backwards if self.weights is None else np.zeros(rows * stages, dtype=np.int64)
         self.backward_was_last = np.zeros(rows * stages, dtype=np.bool_)
         self.free, self.egress, self.downstream, self.upstream = np.zeros((4, rows * stages))
         self.pace_begin, self.pace_end = np.zeros((2, rows))
@@ -95,8 +101,11 @@ class _Run:
         batch = self.batch
         shape = (batch.stages, batch.rows)
         while True:
-            allowed = np.where(self.forwards - self.backwards < self.in_flight, self.next_input, np.inf)
+            has_room = self.forwards - self.given_back < self.in_flight
+            allowed = np.where(has_room, self.next_input, np.inf)
             start = np.maximum(self.free, np.minimum(allowed, self.next_gradient))
+            weights = self._weights_first(start, has_room)
+            start = np.where(weights, self.free, start)
             by_stage = start.reshape(shape)
             earliest = by_stage.min(axis=0)
             if not np.isfinite(earliest).any():
@@ -105,16 +114,36 @@ class _Run:
             backward = (self.next_gradient <= start) & ~((allowed <= start) & self.backward_was_last)
             # What begins before any other action can end is not changed by what these bring.
             seconds = np.where(backward, self.backward_seconds, self.forward_seconds)
+            if self.weights is not None:
+                seconds = np.where(weights, _seconds_of(self.weights, self.given_back == self.last_followed), seconds)
             soon = (start + seconds).reshape(shape).min(axis=0)
             going = ((by_stage < soon) | (by_stage == earliest)).ravel()
             going &= np.isfinite(start)
-            self._run_backward(*_chosen(start, going & backward))
-            self._run_forward(*_chosen(start, going & ~backward))
+            self._run_backward(*_chosen(start, going & backward & ~weights))
+            self._run_forward(*_chosen(start, going & ~backward & ~weights))
+            self._run_weights(*_chosen(start, going & weights))
         more = batch.counts - self.followed
         pace = (self.pace_end - self.pace_begin) / np.maximum(self.pace_to - self.pace_from, 1)
         used = np.arange(batch.stages)[None, :] <= batch.last[:, None]
         whole = np.where(used, self.free.reshape(shape).T + batch.behind, 0.0).max(axis=1)
         return np.asarray(whole + more * pace, dtype=np.float64)
+
+    def _weights_first(self, start: FloatArray, has_room: _BoolArray) -> _BoolArray:
+        """[places]: whether gradients of weights come next, since nothing else can begin, or a forward has no room otherwise.
+
+        start: of what else is next.
+        """
+        if self.weights is None:
+            return np.zeros(len(start), dtype=np.bool_)
+        is_turn = ~has_room & self.backward_was_last & (self.next_input <= self.free)
+        return (self.given_back < self.backwards) & ((start > self.free) | is_turn)
+
+    def _run_weights(self, place: IntArray, start: FloatArray) -> None:
+        """Computes the gradients of weights of these stages' next micro-batch."""
+        if self.weights is not None and len(place):
+            number = self.given_back[place]
+            self.free[place] = start + _seconds_of(self.weights[:, place], number == self.last_followed[place])
+            self.given_back[place] = number + 1
 
     def _run_forward(self, place: IntArray, start: FloatArray) -> None:
         """Runs a forward of each of these stages, and sends what comes out of it."""

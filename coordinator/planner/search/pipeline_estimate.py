@@ -28,7 +28,8 @@ class StageFigures:
     """Seconds of one stage: forward and backward of a micro-batch, and from its last backward to its round's end.
 
     all_reduce: of all buckets on the links; last_bucket: the part that nothing hides. handling: of the slowest replica's
-    processor, with frames and bytes of the all-reduce. step: the optimizer's and the round's own.
+    processor, with frames and bytes of the all-reduce. step: the optimizer's and the round's own. weights: of the gradients of
+    weights of a micro-batch where they come apart, and the backward is the rest.
     """
 
     forward: float
@@ -37,6 +38,7 @@ class StageFigures:
     last_bucket: float
     handling: float
     step: float
+    weights: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,14 @@ _NO_LINK = LinkFigures(0.0, 0.0, 0.0, 0.0)
 
 
 class PipelineEstimator:
-    """Estimates candidates of one problem; figures of stages and links are remembered."""
+    """Estimates candidates of one problem; figures of stages and links are remembered.
 
-    def __init__(self, problem: SearchProblem) -> None:
+    weights_apart: gradients of weights come apart in plans of several stages, and fill gaps.
+    """
+
+    def __init__(self, problem: SearchProblem, *, weights_apart: bool = False) -> None:
         self.problem = problem
+        self._weights_apart = weights_apart
         self._stages: dict[tuple[object, ...], StageFigures] = {}
         self._links: dict[tuple[object, ...], LinkFigures] = {}
         self._rows: dict[tuple[CandidateStage, CandidateStage | None], tuple[float, ...]] = {}
@@ -84,12 +90,15 @@ class PipelineEstimator:
         figures = np.array([row for candidate in candidates for row in self._figures(candidate)])
         batch.in_flight[used] = figures[:, 0]
         batch.behind[used] = figures[:, 1]
+        if self._weights_apart:
+            batch.weights = np.zeros((len(candidates), batch.stages, 2))
+            batch.weights[used] = figures[:, 2:3] * _part_of_full(figures)
         pairs = (
             *(batch.forward, batch.backward),
             *(batch.forward_out, batch.forward_in, batch.backward_out, batch.backward_in),
         )
         for place, target in enumerate(pairs):
-            target[used] = figures[:, 2 + 2 * place : 4 + 2 * place]
+            target[used] = figures[:, 3 + 2 * place : 5 + 2 * place]
         return batch
 
     def _figures(self, candidate: Candidate) -> list[tuple[float, ...]]:
@@ -159,18 +168,19 @@ class PipelineEstimator:
 
     def _work_out_stage(self, stage: CandidateStage) -> StageFigures:
         problem = self.problem
-        forward, both, step = 0.0, 0.0, 0.0
+        forward, both, step, weights = 0.0, 0.0, 0.0, 0.0
         for device, share in zip(stage.devices, stage.shares, strict=True):
             there, back = self._replica_seconds(stage, device, share)
             forward, both = max(forward, there), max(both, there + back)
             kind = problem.class_of[device]
+            weights = max(weights, self._weights_seconds(stage, kind, share))
             update = problem.update_before[kind]
             overheads = problem.profiles[kind].overheads
             step = max(step, float(update[stage.end] - update[stage.first]) + overheads.round_seconds)
         backward = both - forward  # one replica may be the slowest forward, another one in both
         size = len(stage.devices)
         if size == 1:
-            return StageFigures(forward, backward, 0.0, 0.0, 0.0, step)
+            return StageFigures(forward, backward, 0.0, 0.0, 0.0, step, weights)
         gradients = problem.gradient_bytes(stage.first, stage.end)
         latency = exchange_steps(size) * problem.latency
         bucket = bucket_bytes(size)
@@ -188,12 +198,24 @@ class PipelineEstimator:
             handling = max(handling, frames * each.frame_seconds + 2 * does.sent * gradients * each.byte_seconds)
         last_bucket = factor * min(gradients, bucket, problem.last_bucket_bytes[stage.first]) + 2 * latency
         carrying = factor * (gradients + statistics) + latency * buckets
-        return StageFigures(forward, backward, carrying, last_bucket, handling, step)
+        return StageFigures(forward, backward, carrying, last_bucket, handling, step, weights)
+
+    def _weights_seconds(self, stage: CandidateStage, kind: int, share: int) -> float:
+        """Of the gradients of weights, where they come apart."""
+        if not self._is_apart(stage):
+            return 0.0
+        weights = self.problem.seconds_apart[1]
+        return float(weights[kind, share, stage.end] - weights[kind, share, stage.first])
+
+    def _is_apart(self, stage: CandidateStage) -> bool:
+        return self._weights_apart and stage.end - stage.first < self.problem.layer_count
 
     def _replica_seconds(self, stage: CandidateStage, device: int, share: int) -> tuple[float, float]:
         """Forward and backward of so many samples, with what their frames take the processor."""
         kind = self.problem.class_of[device]
         forward, backward = self.problem.seconds
+        if self._is_apart(stage):
+            backward = self.problem.seconds_apart[0]
         overheads = self.problem.profiles[kind].overheads
         more = overheads.action_seconds + overheads.frame_seconds * 2
         there, back = self._carried_bytes(stage)
@@ -295,6 +317,12 @@ class PipelineEstimator:
         return np.array(seconds)
 
 
+def _part_of_full(figures: FloatArray) -> FloatArray:
+    """[stages, 2]: of the seconds of a full micro-batch, what that takes and what a round's last one does; by the backwards."""
+    full = np.maximum(figures[:, 5:6], 1e-300)
+    return np.asarray(figures[:, 5:7] / full)
+
+
 def _row(
     stage: CandidateStage, figures: StageFigures, last: tuple[float, float], links: tuple[LinkFigures, LinkFigures]
 ) -> tuple[float, ...]:
@@ -305,7 +333,7 @@ def _row(
     full, end = links
     reducing = max(figures.all_reduce - last[1], figures.handling + figures.last_bucket)
     return (
-        *(stage.in_flight, reducing + figures.step),
+        *(stage.in_flight, reducing + figures.step, figures.weights),
         *(figures.forward, last[0], figures.backward, last[1]),
         *(full.forward_out, end.forward_out, full.forward_in, end.forward_in),
         *(full.backward_out, end.backward_out, full.backward_in, end.backward_in),

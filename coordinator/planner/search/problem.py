@@ -135,6 +135,21 @@ class SearchProblem:
         return np.array([table[0] for table in tables]), np.array([table[1] for table in tables])
 
     @cached_property
+    def has_weights_apart(self) -> bool:
+        """Whether it is known what backwards take where gradients of weights come apart."""
+        return any(part > 0 for profile in self.profiles for part in profile.weights_parts)
+
+    @cached_property
+    def seconds_apart(self) -> tuple[FloatArray, FloatArray]:
+        """Like `seconds`, of backwards where gradients of weights come apart: of the rest, and of these gradients."""
+        layers = np.diff(self.seconds[1], axis=2)
+        before = np.zeros_like(self.seconds[1]), np.zeros_like(self.seconds[1])
+        for sums, parts, otherwise in zip(before, ("rest_parts", "weights_parts"), (1.0, 0.0), strict=True):
+            rows = [getattr(profile, parts) or (otherwise,) * self.layer_count for profile in self.profiles]
+            np.cumsum(layers * np.array(rows)[:, np.newaxis, :], axis=2, out=sums[:, :, 1:])
+        return before
+
+    @cached_property
     def update_before(self) -> FloatArray:
         """[classes, layer_count + 1]: seconds of the optimizer's step over the layers before each cut."""
         rows = np.zeros((len(self.profiles), self.layer_count + 1))

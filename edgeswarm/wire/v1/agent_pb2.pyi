@@ -287,7 +287,7 @@ class ProfileReply(_message.Message):
     def __init__(self, curve: _Optional[_Union[LayerCurve, _Mapping]] = ..., process: _Optional[_Union[ProcessCost, _Mapping]] = ...) -> None: ...
 
 class LayerCurve(_message.Message):
-    __slots__ = ("signature", "batch_sizes", "forward_seconds", "backward_seconds", "relative_errors", "peak_bytes", "held_sample_bytes")
+    __slots__ = ("signature", "batch_sizes", "forward_seconds", "backward_seconds", "relative_errors", "peak_bytes", "held_sample_bytes", "rest_part", "weights_part")
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZES_FIELD_NUMBER: _ClassVar[int]
     FORWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -295,6 +295,8 @@ class LayerCurve(_message.Message):
     RELATIVE_ERRORS_FIELD_NUMBER: _ClassVar[int]
     PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     HELD_SAMPLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REST_PART_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_PART_FIELD_NUMBER: _ClassVar[int]
     signature: str
     batch_sizes: _containers.RepeatedScalarFieldContainer[int]
     forward_seconds: _containers.RepeatedScalarFieldContainer[float]
@@ -302,7 +304,9 @@ class LayerCurve(_message.Message):
     relative_errors: _containers.RepeatedScalarFieldContainer[float]
     peak_bytes: _containers.RepeatedScalarFieldContainer[int]
     held_sample_bytes: float
-    def __init__(self, signature: _Optional[str] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., forward_seconds: _Optional[_Iterable[float]] = ..., backward_seconds: _Optional[_Iterable[float]] = ..., relative_errors: _Optional[_Iterable[float]] = ..., peak_bytes: _Optional[_Iterable[int]] = ..., held_sample_bytes: _Optional[float] = ...) -> None: ...
+    rest_part: float
+    weights_part: float
+    def __init__(self, signature: _Optional[str] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., forward_seconds: _Optional[_Iterable[float]] = ..., backward_seconds: _Optional[_Iterable[float]] = ..., relative_errors: _Optional[_Iterable[float]] = ..., peak_bytes: _Optional[_Iterable[int]] = ..., held_sample_bytes: _Optional[float] = ..., rest_part: _Optional[float] = ..., weights_part: _Optional[float] = ...) -> None: ...
 
 class ProcessCost(_message.Message):
     __slots__ = ("base_bytes", "frame_seconds", "byte_seconds", "updates", "stretch", "burst_seconds")

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from edgeswarm.job import Job
 from edgeswarm.model.draws import DrawKey
 from edgeswarm.model.evaluation import EvaluationGraph
+from edgeswarm.model.later_weights import LaterWeights
 from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.stage import StageModule
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.routes import Routes
 from edgeswarm.samples import SampleOrder
+from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD
 from edgeswarm.snapshot import LayerState, pack_layer, unpack_layer
 from edgeswarm.wire.frames import FrameKind
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
@@ -70,9 +72,10 @@ class OneOfSeveral(StageModule):
         *,
         draw: DrawKey | None,
         check_halt: Callable[[], None] | None = None,
+        later: LaterWeights | None = None,
     ) -> tuple[Tensor, ...]:
         with _DRAWING:
-            return super().forward(batch, inputs, draw=draw, check_halt=check_halt)
+            return super().forward(batch, inputs, draw=draw, check_halt=check_halt, later=later)
 
 
 class StageRun:
@@ -91,6 +94,7 @@ class StageRun:
         *,
         evaluation: EvaluationGraph | None = None,
         first_round: int = 0,
+        schedule: str = ONE_FORWARD_ONE_BACKWARD,
     ) -> None:
         micro_batch = sum(stages[0].shares.values())
         self.plan = Plan(
@@ -98,6 +102,7 @@ class StageRun:
             micro_batch=micro_batch,
             micro_batches=-(-job.batch_size // micro_batch),
             stages=tuple(stages),
+            schedule=schedule,
         )
         self.job = job
         self.first_round = first_round

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,7 +16,9 @@ from edgeswarm.job import Job
 from edgeswarm.model.export import export_model
 from edgeswarm.plan import Stage
 from edgeswarm.samples import SampleOrder
+from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, SCHEDULES, ZERO_BUBBLE
 from edgeswarm.schedule.policy import Action, ActionKind
+from edgeswarm_agent.worker.compute import StageCompute
 
 from .lan import Lan
 from .stage_run import StageRun, layer_states
@@ -105,6 +108,7 @@ def run_of(
     in_flight: int,
     cut: float,
     passes: Mapping[str, int] | None = None,
+    schedule: str = ONE_FORWARD_ONE_BACKWARD,
 ) -> StageRun:
     model = built(job)
     graph = export_model(model, (torch.zeros(4, 6, dtype=torch.float64),)).layer_graph
@@ -114,7 +118,7 @@ def run_of(
         Stage(first, end, shares, in_flight, passes=passes or {})
         for first, end, shares in zip(bounds[:-1], bounds[1:], groups, strict=True)
     ]
-    return StageRun(lan, job, graph, stages, layer_states(graph, model))
+    return StageRun(lan, job, graph, stages, layer_states(graph, model), schedule=schedule)
 
 
 def check_against_plain(run: StageRun, job: Job) -> None:
@@ -126,22 +130,24 @@ def check_against_plain(run: StageRun, job: Job) -> None:
     assert run.with_optimizer_state() == stated
 
 
-def test_what_gets_no_gradient_is_left_alone_as_in_a_plain_loop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_gets_no_gradient_is_left_alone_as_in_a_plain_loop(tmp_path: Path, schedule: str) -> None:
     for number, groups in enumerate([[{A: 4}], [{A: 4}, {B: 4}], [{A: 3, B: 1}, {C: 4}]]):
         job = job_of(SideHeads)
         with Lan(tmp_path / str(number), [name for group in groups for name in group]) as lan:
             lan.connect()
-            run = run_of(lan, job, groups, in_flight=2, cut=0.5)
+            run = run_of(lan, job, groups, in_flight=2, cut=0.5, schedule=schedule)
             lan.at_once(run.train)
             check_against_plain(run, job)
             run.close()
 
 
-def test_a_frozen_stage_does_not_run_ahead_of_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_frozen_stage_does_not_run_ahead_of_the_next(tmp_path: Path, schedule: str) -> None:
     job = job_of(FrozenBackbone)
     with Lan(tmp_path / "ca", [A, B]) as lan:
         lan.connect()
-        run = run_of(lan, job, [{A: 2}, {B: 2}], in_flight=2, cut=0.5)
+        run = run_of(lan, job, [{A: 2}, {B: 2}], in_flight=2, cut=0.5, schedule=schedule)
         frozen = run.computes[A]
         assert not any(value.requires_grad for value in frozen.module.graph.outputs)
         forwards: list[int] = []
@@ -199,6 +205,40 @@ def test_replicas_with_passes_of_their_own_train_as_a_plain_loop(tmp_path: Path)
         lan.at_once(run.train)
         check_against_plain(run, job)
         run.close()
+
+
+def test_gradients_of_weights_come_apart_and_the_same_plan_gives_the_same_bits(tmp_path: Path) -> None:
+    """In both stages, one of them of two replicas, whose last gradients are summed up while others are computed."""
+    job = job_of(WithBatchNorm)
+    found = []
+    for number in range(2):
+        with Lan(tmp_path / str(number), [A, B, C]) as lan:
+            lan.connect()
+            run = run_of(lan, job, [{A: 2, B: 2}, {C: 4}], in_flight=2, cut=0.5, schedule=ZERO_BUBBLE)
+            waiting = [waits_after_backwards(compute) for compute in run.computes.values()]
+            lan.at_once(run.train)
+            assert all(all(of_backwards) for of_backwards in waiting)
+            assert all(
+                len(of_backwards) == 10 for of_backwards in waiting
+            )  # 2, 2 and 1 micro-batches in each of 2 epochs
+            found.append(run.parameters())
+            run.close()
+    for name, tensor in found[0].items():
+        assert torch.equal(tensor, found[1][name]), name
+
+
+def waits_after_backwards(compute: StageCompute) -> list[bool]:
+    """Fills, after each backward: whether gradients of weights of that micro-batch wait."""
+    original = compute.run
+    found: list[bool] = []
+
+    def watched(action: Action) -> None:
+        original(action)
+        if action.kind is ActionKind.BACKWARD:
+            found.append(len(compute._left[action.micro_batch]) > 0)
+
+    compute.run = watched  # type: ignore[method-assign]
+    return found
 
 
 class Named(NamedTuple):

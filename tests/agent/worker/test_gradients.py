@@ -117,7 +117,7 @@ def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(tmp_path: P
                 buckets.zero()
                 reducer.begin_round(round_number)
                 net(inputs[end.name]).sum().backward()
-                reducer.arm()
+                reducer.arm(True)
                 net(inputs[end.name] * 2).sum().backward()
                 reducer.finish_backward()
                 last = torch.tensor([1.0], dtype=torch.float64)
@@ -154,7 +154,7 @@ def test_what_is_in_which_bucket_is_looked_up_once_for_all_rounds(tmp_path: Path
         for round_number in range(3):
             buckets.zero()
             reducer.begin_round(round_number)
-            reducer.arm()
+            reducer.arm(True)
             net(torch.ones(2, 6)).sum().backward()
             reducer.finish_backward()
             reducer.wait()

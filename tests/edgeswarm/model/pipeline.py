@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from edgeswarm.model.batch_norm import BatchNormMerger
 from edgeswarm.model.draws import DrawKey
 from edgeswarm.model.export import ExportedModel
+from edgeswarm.model.later_weights import LaterWeights
 from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
@@ -33,22 +34,32 @@ def all_tensors(model: nn.Module, exported: ExportedModel) -> dict[str, Tensor]:
 class Pipeline:
     """Stages that went through JSON, over copies of the model's tensors.
 
-    Values go over each cut as contiguous leaves without history, as they come from a network.
+    Values go over each cut as contiguous leaves without history, as they come from a network. weights_apart: gradients of
+    weights that can wait are computed once all backwards are through. fast_layout: see StageModule.
     """
 
     def __init__(
-        self, exported: ExportedModel, tensors: Mapping[str, Tensor], stages: Sequence[tuple[int, int]]
+        self,
+        exported: ExportedModel,
+        tensors: Mapping[str, Tensor],
+        stages: Sequence[tuple[int, int]],
+        *,
+        weights_apart: bool = False,
+        fast_layout: bool = False,
     ) -> None:
         self.graph = exported.layer_graph
         self.modules = [
             StageModule(
                 StageGraph.from_json(self.graph.stage(first, end).to_json()),
                 {name: tensor.clone() for name, tensor in tensors.items()},
+                fast_layout=fast_layout,
             )
             for first, end in stages
         ]
         self.mergers = [BatchNormMerger(module.graph.batch_norms, module.buffers) for module in self.modules]
         self._passes: list[tuple[list[Tensor], tuple[Tensor, ...]]] = []
+        self._later = [LaterWeights() if weights_apart else None for _ in stages]
+        self.waited = 0  # operations whose weights' gradients waited
 
     def forward(
         self,
@@ -65,9 +76,9 @@ class Pipeline:
         """
         self._passes = []
         live: list[Tensor] = flatten(self.graph.input_structure, (args, kwargs or {}))
-        for module, merger in zip(self.modules, self.mergers, strict=True):
+        for module, merger, later in zip(self.modules, self.mergers, self._later, strict=True):
             leaves = _leaves(live, module.graph.inputs)
-            outputs = module.forward(batch, leaves, draw=draw)
+            outputs = module.forward(batch, leaves, draw=draw, later=later)
             for value, output in zip(module.graph.outputs, outputs, strict=True):
                 assert not torch.is_grad_enabled() or value.requires_grad == output.requires_grad, value
                 if value.batch_dim >= 0:
@@ -95,6 +106,11 @@ class Pipeline:
             if pairs:
                 torch.autograd.backward([pair[0] for pair in pairs], [pair[1] for pair in pairs])
             gradients = [leaf.grad for leaf in leaves]
+        for later in self._later:
+            if later is not None:
+                self.waited += len(later)
+                for edges, found in later.take():
+                    torch.autograd.backward(edges, found)
         for merger in self.mergers:
             merger.apply(merger.to_vector())
 

@@ -1,0 +1,267 @@
+"""Gradients of weights that can wait: a backward in two parts, of which somebody else waits for the first alone.
+
+    result = product(values, weight)          a convolution, or a product of matrices
+
+    backward    gradient of values  <-- gradient of result, weight      the layers before want it, and the stage before
+    weights     gradient of weight  <-- gradient of result, values      nobody does until the step
+
+(Zero Bubble Pipeline Parallelism, Qi et al., 2023.) What the second part needs is collected in a LaterWeights while the first
+one runs. Only weights that one product reads, and nothing else, can wait: others' gradients are sums over all who read them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional
+
+from .node import Node
+from .operators import packet_of
+
+# By packet, where the weight and the bias stand among the arguments.
+_WEIGHT_AND_BIAS = {"conv2d": (1, 2), "linear": (1, 2), "addmm": (2, 0)}
+_CONVOLUTION_DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+
+Pair = tuple[int, int]
+# Of a weight and its bias; None where there is none, or where it has to wait.
+Gradients = tuple[torch.Tensor | None, torch.Tensor | None]
+
+
+class LaterWeights:
+    """What is left of one micro-batch's backward: filled while that runs, emptied by `take`."""
+
+    def __init__(self) -> None:
+        self._left: deque[tuple[tuple[GradientEdge | None, GradientEdge | None], Callable[[], Gradients]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def add(self, edges: tuple[GradientEdge | None, GradientEdge | None], compute: Callable[[], Gradients]) -> None:
+        """edges: of weight and bias in autograd's graph. compute: gives their gradients, and holds what it needs for that."""
+        self._left.append((edges, compute))
+
+    def take(self) -> Iterator[tuple[list[GradientEdge], list[torch.Tensor]]]:
+        """Computes what is left, layer by layer in the order of the backward: places in the graph, and their gradients.
+
+        What each needed is let go of before the next.
+        """
+        while self._left:
+            edges, compute = self._left.popleft()
+            with torch.no_grad():
+                found = [(edge, of_it) for edge, of_it in zip(edges, compute(), strict=True) if of_it is not None]
+            del compute
+            kept = [(edge, of_it) for edge, of_it in found if edge is not None]
+            yield [edge for edge, _ in kept], [of_it for _, of_it in kept]
+
+
+class _Now:
+    """Nothing waits."""
+
+    def put_off(self, compute: Callable[[], Gradients]) -> Gradients:
+        return compute()
+
+
+class _Later:
+    def __init__(self, into: LaterWeights, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._into = into
+        self._edges = (_edge(weight), None if bias is None else _edge(bias))
+
+    def put_off(self, compute: Callable[[], Gradients]) -> Gradients:
+        """Nothing for now, and what `compute` gives later."""
+        if self._edges != (None, None):
+            self._into.add(self._edges, compute)
+        return None, None
+
+
+_NOW = _Now()
+
+
+class _Forward(threading.local):
+    """offered: where the forward under way collects. taken: the same, while an operation runs whose weights can wait."""
+
+    offered: LaterWeights | None = None
+    taken: LaterWeights | None = None
+
+
+_FORWARD = _Forward()
+
+
+@contextlib.contextmanager
+def collecting(into: LaterWeights | None) -> Iterator[None]:
+    """What is computed inside leaves the gradients of its weights for later; None: nothing does."""
+    before, _FORWARD.offered = _FORWARD.offered, into
+    try:
+        yield
+    finally:
+        _FORWARD.offered = before
+
+
+def later_of(weight: torch.Tensor, bias: torch.Tensor | None) -> _Now | _Later:
+    """For the forward of a product: what its backward shall `put_off` the gradients of weight and bias with."""
+    into = _FORWARD.taken
+    return _NOW if into is None else _Later(into, weight, bias)
+
+
+def are_wanted_later() -> bool:
+    """Whether the operation under way had better leave the gradients of its weights for later."""
+    return _FORWARD.taken is not None
+
+
+def can_wait(node: Node, uses: Counter[str]) -> bool:
+    """Whether the operation's weights are tensors that it alone reads, once. uses: of `uses_of`."""
+    places = _WEIGHT_AND_BIAS.get(packet_of(node.op))
+    if places is None or any(place < len(node.args) and _is_other(node.args[place]) for place in places):
+        return False
+    names = [name for place in places if place < len(node.args) and (name := _tensor_name(node.args[place]))]
+    return bool(names) and set(names) == set(node.tensors) and all(uses[name] == 1 for name in names)
+
+
+def uses_of(nodes: Iterable[Node]) -> Counter[str]:
+    """By the name of a tensor, how many operations read it."""
+    return Counter(name for node in nodes for name in node.tensors)
+
+
+def leaving_weights(operation: Callable[..., Any], packet: str) -> Callable[..., Any]:
+    """The same operation, which leaves its weights' gradients for later where the forward collects them."""
+    plain = _PLAIN[packet] if isinstance(operation, torch._ops.OpOverload) else operation
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if _FORWARD.offered is None:
+            return operation(*args, **kwargs)
+        _FORWARD.taken = _FORWARD.offered
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            _FORWARD.taken = None
+
+    return run
+
+
+def conv2d(
+    image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *geometry: Any, **more: Any
+) -> torch.Tensor:
+    """What `aten.conv2d` gives. geometry: stride, padding, dilation and groups, as far as they are given."""
+    given = {**_CONVOLUTION_DEFAULTS, **dict(zip(_CONVOLUTION_DEFAULTS, geometry, strict=False)), **more}
+    pads = pads_of(given["padding"], weight.shape[2:])
+    dilation = pair(given["dilation"])
+    is_other = image.dim() != 4 or pads is None or (isinstance(given["padding"], str) and dilation != (1, 1))
+    if is_other or not are_wanted_later():
+        return functional.conv2d(image, weight, bias, **given)
+    pairs = (pair(given["stride"]), pads, dilation)
+    found: torch.Tensor = _Convolution.apply(image, weight, bias, (pairs, given["groups"]))  # type: ignore[no-untyped-call]
+    return found
+
+
+def linear(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """What `aten.linear` gives. values: [..., in]; weight: [out, in]."""
+    if not are_wanted_later() or values.dim() < 2 or weight.dim() != 2:
+        return functional.linear(values, weight, bias)
+    found: torch.Tensor = _Linear.apply(values, weight, bias)  # type: ignore[no-untyped-call]
+    return found
+
+
+def addmm(
+    added: torch.Tensor, values: torch.Tensor, weight: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """What `aten.addmm` gives. values: [rows, in]; weight: [in, out]."""
+    is_bias = added.dim() == 1 and len(added) == weight.shape[1] and beta == 1 and alpha == 1
+    if not (is_bias and are_wanted_later()):
+        return torch.addmm(added, values, weight, beta=beta, alpha=alpha)
+    found: torch.Tensor = _Linear.apply(values, weight.t(), added)  # type: ignore[no-untyped-call]
+    return found
+
+
+_PLAIN: dict[str, Callable[..., torch.Tensor]] = {"conv2d": conv2d, "linear": linear, "addmm": addmm}
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        image: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        geometry: tuple[tuple[Pair, ...], int],
+    ) -> torch.Tensor:
+        """geometry: stride, padding and dilation; groups."""
+        ctx.save_for_backward(image, weight)
+        ctx.geometry = (stride, padding, dilation), groups = geometry
+        ctx.bias_shape = None if bias is None else list(bias.shape)
+        ctx.later = later_of(weight, bias)
+        return functional.conv2d(image, weight, bias, stride, padding, dilation, groups)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        image, weight = ctx.saved_tensors
+        bias_shape, (pairs, groups) = ctx.bias_shape, ctx.geometry
+        of_image, of_weight, of_bias, *_ = ctx.needs_input_grad
+
+        def gradients(wanted: tuple[bool, bool, bool]) -> tuple[torch.Tensor | None, ...]:
+            found: tuple[torch.Tensor | None, ...] = torch.ops.aten.convolution_backward(
+                gradient, image, weight, bias_shape, *pairs, False, (0, 0), groups, wanted
+            )
+            return found
+
+        def of_weights() -> Gradients:
+            _, weights, biases = gradients((False, of_weight, of_bias))
+            return weights, biases
+
+        before = gradients((True, False, False))[0] if of_image else None
+        return before, *ctx.later.put_off(of_weights), None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        ctx.save_for_backward(values, weight)
+        ctx.later = later_of(weight, bias)
+        return functional.linear(values, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        values, weight = ctx.saved_tensors
+        of_values, of_weight, of_bias = ctx.needs_input_grad
+        rows = gradient.flatten(0, -2)
+
+        def of_weights() -> Gradients:
+            weights = rows.t() @ values.flatten(0, -2) if of_weight else None
+            return weights, rows.sum(0) if of_bias else None
+
+        return gradient @ weight if of_values else None, *ctx.later.put_off(of_weights)
+
+
+def pair(value: Sequence[int] | int) -> Pair:
+    """Of one number, or of a list of one or two."""
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
+
+
+def pads_of(padding: Sequence[int] | int | str, kernel: Sequence[int]) -> Pair | None:
+    """Likewise; of words what they mean without dilation, None where that differs from one edge to the other."""
+    if padding == "valid":
+        return 0, 0
+    if padding == "same":
+        return (kernel[0] // 2, kernel[1] // 2) if all(taps % 2 for taps in kernel) else None
+    assert not isinstance(padding, str), "torch knows no other word"
+    return pair(padding)
+
+
+def _edge(tensor: torch.Tensor) -> GradientEdge | None:
+    return get_gradient_edge(tensor) if tensor.requires_grad else None
+
+
+def _tensor_name(argument: Any) -> str | None:
+    return argument["tensor"] if isinstance(argument, dict) and "tensor" in argument else None
+
+
+def _is_other(argument: Any) -> bool:
+    """Neither a tensor of the model nor nothing."""
+    return argument is not None and _tensor_name(argument) is None

@@ -1,0 +1,119 @@
+"""Gradients of weights that wait: the same as those of a backward in one, and nothing of them before their turn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from edgeswarm.model.export import export_model
+from edgeswarm.model.later_weights import LaterWeights
+from edgeswarm.model.stage import StageModule
+
+from .pipeline import Pipeline, all_tensors, bounds
+
+
+class Blocks(nn.Module):
+    """A convolution of each kind that is computed in its own way, and products of matrices with and without a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        self.depthwise = nn.Conv2d(16, 16, 5, padding=2, groups=16)
+        self.grouped = nn.Conv2d(16, 32, 3, padding="same", groups=4)
+        self.even = nn.Conv2d(32, 32, 2, padding="same")
+        self.down = nn.Conv2d(32, 64, 1, stride=2)
+        self.small = nn.Conv2d(64, 64, 3, padding=1)
+        self.narrow = nn.Conv2d(64, 48, 1)
+        self.head = nn.Linear(48, 64)
+        self.last = nn.Linear(64, 10, bias=False)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(image)))
+        x = x + self.grouped(self.depthwise(x)).unflatten(1, (2, 16)).sum(1)
+        x = self.down(torch.relu(self.even(torch.cat([x, x], 1))))
+        x = self.narrow(torch.relu(self.small(x))).mean((2, 3))
+        found: Tensor = self.last(torch.tanh(self.head(x)))
+        return found
+
+
+class Shared(nn.Module):
+    """One weight in two places, a frozen one, and one that is computed from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice = nn.Linear(8, 8)
+        self.frozen = nn.Linear(8, 8)
+        self.frozen.weight.requires_grad_(False)
+        self.scaled = nn.Parameter(torch.randn(8, 8))
+        self.once = nn.Linear(8, 8)
+
+    def forward(self, values: Tensor) -> Tensor:
+        x = torch.tanh(self.frozen(self.twice(self.twice(values))))
+        found: Tensor = self.once(nn.functional.linear(x, 2 * self.scaled))
+        return found
+
+
+def gradients_of(
+    model: nn.Module, args: Tensor, *, stages: int, weights_apart: bool, fast_layout: bool
+) -> tuple[dict[str, Tensor], int]:
+    exported = export_model(model, (args,))
+    tensors = all_tensors(model, exported)
+    pipeline = Pipeline(
+        exported,
+        tensors,
+        bounds(exported.layer_graph, stages),
+        weights_apart=weights_apart,
+        fast_layout=fast_layout,
+    )
+    for _ in range(2):  # sums over micro-batches
+        output = pipeline.forward((args,), batch=len(args))
+        (output**2).sum().backward()
+        pipeline.backward()
+    return pipeline.gradients(), pipeline.waited
+
+
+@pytest.mark.parametrize("fast_layout", [False, True])
+@pytest.mark.parametrize("stages", [1, 3])
+def test_gradients_are_the_same_and_all_products_wait(fast_layout: bool, stages: int) -> None:
+    torch.manual_seed(0)
+    model, image = Blocks(), torch.randn(5, 3, 12, 12)
+    at_once, none = gradients_of(model, image, stages=stages, weights_apart=False, fast_layout=fast_layout)
+    later, waited = gradients_of(model, image, stages=stages, weights_apart=True, fast_layout=fast_layout)
+    assert none == 0
+    assert waited == 2 * 8  # but for `even`, whose padding differs from edge to edge
+    assert at_once.keys() == later.keys() == dict(model.named_parameters()).keys()
+    for name, gradient in at_once.items():
+        torch.testing.assert_close(later[name], gradient, rtol=2e-5, atol=2e-5)
+
+
+def test_what_others_read_too_doesn_t_wait() -> None:
+    torch.manual_seed(0)
+    model, values = Shared(), torch.randn(6, 8)
+    at_once, _ = gradients_of(model, values, stages=1, weights_apart=False, fast_layout=False)
+    later, waited = gradients_of(model, values, stages=1, weights_apart=True, fast_layout=False)
+    assert waited == 2 * 2  # `once`, and the bias of `frozen`
+    assert at_once.keys() == later.keys()
+    for name, gradient in at_once.items():
+        torch.testing.assert_close(later[name], gradient)
+
+
+def test_nothing_is_added_before_its_turn_and_nothing_is_held_behind_it() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    graph = export_model(model, (torch.zeros(2, 3, 8, 8),)).layer_graph
+    module = StageModule(graph.stage(0, len(graph.layers)), dict(model.named_parameters()))
+    image, later = torch.randn(2, 3, 8, 8, requires_grad=True), LaterWeights()
+    (output,) = module.forward(2, [image], draw=None, later=later)
+    torch.autograd.backward([output.sum()])
+    assert image.grad is not None
+    assert len(later) == 2
+    assert all(parameter.grad is None for parameter in module.parameters.values())
+    order = []
+    for edges, gradients in later.take():
+        order.append([tuple(gradient.shape) for gradient in gradients])
+        torch.autograd.backward(edges, gradients)
+    assert order == [[(8, 8, 3, 3), (8,)], [(8, 3, 3, 3), (8,)]]
+    assert all(parameter.grad is not None for parameter in module.parameters.values())
+    assert len(later) == 0
