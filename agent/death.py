@@ -48,6 +48,7 @@ class Remains:
     out_of_memory_kills: how many processes the kernel killed for lack of memory while it lived.
     log_tail: the end of what it wrote to stdout and stderr. process_id: while it lived.
     killed_by_agent: it had closed its side of the pipe, or sent what nobody understands, and did not end by itself.
+    hung: how it hung, where the agent ended it for that.
     """
 
     process_id: int
@@ -55,6 +56,7 @@ class Remains:
     out_of_memory_kills: int = 0
     log_tail: str = ""
     killed_by_agent: bool = False
+    hung: str = ""
 
 
 def explain_death(remains: Remains, *, device: str) -> EdgeswarmError:
@@ -83,6 +85,11 @@ def _known_reason(log_tail: str) -> tuple[str, str] | None:
 
 def _reason(remains: Remains) -> tuple[str, str]:
     code = remains.return_code
+    if remains.hung:
+        return (
+            f"it hung and the agent ended it: {remains.hung}",
+            "See in the lines of its log below where it stood: in the job's loss, in a driver, in PyTorch.",
+        )
     known = _known_reason(remains.log_tail)
     if known is not None:
         return known

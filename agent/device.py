@@ -22,6 +22,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.process_memory import anonymous_bytes
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 
+from .hang import LOOK_SECONDS, HangWatch
 from .reservation import JobCall, Reservation
 from .supervisor import WorkerProcess, WorkerSettings, failure_error
 from .telemetry.memory import read_memory
@@ -63,6 +64,9 @@ class Device:
         self._events: deque[agent_pb2.AgentEvent] = deque(maxlen=_KEPT_EVENTS)
         self._beat_now = False
         self._closed = False
+        self._hang_watch: HangWatch | None = None  # of the worker, once it has rehearsed
+        self._hang_thread = threading.Thread(target=self._watch_for_hangs, name="hangs", daemon=True)
+        self._hang_thread.start()
         self._lease_thread = threading.Thread(target=self._keep_lease, name="lease", daemon=True)
         self._lease_thread.start()
 
@@ -108,6 +112,7 @@ class Device:
         with self._change:
             self._become_idle(reason)
         self._lease_thread.join()
+        self._hang_thread.join()
 
     def update(self, decide: Callable[[Reservation], Reservation]) -> Reservation:
         """Replaces the reservation by what `decide` makes of it; an error that it raises leaves it as it is."""
@@ -135,9 +140,10 @@ class Device:
         worker.wait_hello(HELLO_SECONDS)
         return worker
 
-    def prepared(self, part: LastPart) -> None:
-        """Its worker has got ready for this."""
+    def prepared(self, part: LastPart, *, rehearsal_seconds: float) -> None:
+        """Its worker has got ready for this, and computed what it is to compute at once in so many seconds."""
         self._last_part = part
+        self._hang_watch = HangWatch(rehearsal_seconds)
 
     def load_ahead(self, call: JobCall, job_file: str, *, unpacked: Callable[[], Path]) -> None:
         """Has its worker load a job's file where the last one was of that name, and open the data sets where it did; back before.
@@ -192,6 +198,7 @@ class Device:
     def _living_worker(self) -> WorkerProcess:
         """Under `_change`."""
         if self._worker is None or self._worker.end is not None:
+            self._hang_watch = None
             self._worker = WorkerProcess(self._settings, on_event=self._on_event, on_death=self._on_death)
             self._has_loaded_ahead = False
             self._log(f"started worker {self._worker.process_id}")
@@ -262,6 +269,25 @@ class Device:
                     self._end_ready_worker()
                 elif holding.expired(time.monotonic()):
                     self._become_idle(f"its coordinator was away for {holding.lease_seconds:g} s")
+
+    # --- a worker that hangs --------------------------------------------------------------------------------------
+
+    def _watch_for_hangs(self) -> None:
+        looked = time.monotonic()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, LOOK_SECONDS)
+                if self._closed:
+                    return
+            now = time.monotonic()
+            watch, worker = self._hang_watch, self._worker
+            if watch is not None and worker is not None and worker.alive:
+                progress = worker.progress()
+                if watch.hangs(progress, since_last_seconds=now - looked):
+                    worker.kill_hung(
+                        f"for more than {watch.limit_seconds:.0f} s it was at this: {progress.action}, round {progress.round}"
+                    )
+            looked = now
 
     # --- events ---------------------------------------------------------------------------------------------------
 

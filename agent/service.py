@@ -17,6 +17,7 @@ import grpc
 
 import edgeswarm
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.prepare_parts import REHEARSE
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.channel import require_role
@@ -196,7 +197,9 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         prepare = worker_pb2.PrepareCommand(request=request, bundle_folder=str(folder))
         with _Conversation(worker, worker_pb2.WorkerCommand(prepare=prepare), context) as conversation:
             ready = conversation.next(PREPARE_SECONDS).ready
-        self._device.prepared(LastPart(request.training.job_file, ready.opened_data))
+        self._device.prepared(
+            LastPart(request.training.job_file, ready.opened_data), rehearsal_seconds=ready.seconds.get(REHEARSE, 0.0)
+        )
         return ready
 
     def Start(self, request: agent_pb2.StartRequest, context: grpc.ServicerContext) -> agent_pb2.StartReply:

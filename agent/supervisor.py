@@ -149,6 +149,7 @@ class WorkerProcess:
         self._end: EdgeswarmError | None = None
         self._kill_reason: str | None = None
         self._broke_off = False
+        self._hung = ""
         self._hello = threading.Event()
         self._hello_event: worker_pb2.WorkerHello | None = None
         self._gone = threading.Event()
@@ -247,6 +248,14 @@ class WorkerProcess:
             if self._kill_reason is None:
                 self._kill_reason = reason
         self._signal(signal.SIGTERM)
+        if not self._gone.wait(TERMINATE_SECONDS):
+            self._signal(signal.SIGKILL)
+            self._gone.wait(TERMINATE_SECONDS)
+
+    def kill_hung(self, how: str) -> None:
+        """Ends one that hangs, which is its death: on_death gets `how` in the reason. Its log gets where it stands, if it can."""
+        self._hung = how
+        self._signal(signal.SIGABRT)
         if not self._gone.wait(TERMINATE_SECONDS):
             self._signal(signal.SIGKILL)
             self._gone.wait(TERMINATE_SECONDS)
@@ -355,6 +364,7 @@ class WorkerProcess:
             out_of_memory_kills=max(0, oom_kills() - self._oom_kills_before),
             log_tail=self._log.tail,
             killed_by_agent=self._broke_off,
+            hung=self._hung,
         )
         with self._lock:
             killed = self._kill_reason is not None

@@ -3,3 +3,5 @@
 from __future__ import annotations
 
 FETCH_LAYERS = "fetch layers"
+REHEARSE = "rehearse"
+REHEARSE = "rehearse"

@@ -122,7 +122,7 @@ class Worker:
 
     def _report_progress(self) -> None:
         while True:
-            action, waiting_for, seconds = self._progress.read()
+            action, waiting_for, seconds, computing = self._progress.read()
             self._send(0, progress=agent_pb2.WorkerProgress(
                 running=True,
                 process_id=os.getpid(),
@@ -133,6 +133,7 @@ class Worker:
                 action_seconds=seconds,
                 memory_bytes=held_bytes(self._context.accelerator),
                 tensor_port=self._server.port,
+                computing=computing,
             ))  # fmt: skip
             self._reports.send_held()
             time.sleep(PROGRESS_SECONDS)

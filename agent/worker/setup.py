@@ -20,7 +20,7 @@ from edgeswarm.job import SERVED, Job
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.plan import Plan
-from edgeswarm.prepare_parts import FETCH_LAYERS
+from edgeswarm.prepare_parts import FETCH_LAYERS, REHEARSE
 from edgeswarm.routes import Routes, TiedTensor
 from edgeswarm.samples import SampleOrder
 from edgeswarm.security.identity import Identity
@@ -197,7 +197,7 @@ class StageEpoch:
         if not self._keeps_layers:
             # What fetching left behind as the layers grew is no part of the peak.
             give_back_free_memory(context.accelerator)
-        with self._timed("rehearse"):
+        with self._timed(REHEARSE):
             self.peak_memory_bytes = rehearse(
                 module,
                 batch=routes.stage.at_once(context.device),

@@ -71,16 +71,17 @@ class Progress:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._state: tuple[str, tuple[str, ...], float] = ("idle", (), time.monotonic())
+        self._state: tuple[str, tuple[str, ...], float, bool] = ("idle", (), time.monotonic(), False)
         self.epoch = 0
         self.round = 0
 
-    def set(self, action: str, waiting_for: tuple[str, ...] = ()) -> None:
+    def set(self, action: str, waiting_for: tuple[str, ...] = (), *, computing: bool = False) -> None:
+        """computing: it is of a round, and takes its time whatever others do."""
         with self._lock:
-            self._state = (action, waiting_for, time.monotonic())
+            self._state = (action, waiting_for, time.monotonic(), computing)
 
-    def read(self) -> tuple[str, tuple[str, ...], float]:
-        """The action, node ids it waits for, and for how many seconds it has been at it."""
+    def read(self) -> tuple[str, tuple[str, ...], float, bool]:
+        """The action, node ids it waits for, for how many seconds it has been at it, and whether it computes."""
         with self._lock:
-            action, waiting_for, since = self._state
-        return action, waiting_for, time.monotonic() - since
+            action, waiting_for, since, computing = self._state
+        return action, waiting_for, time.monotonic() - since, computing

@@ -55,7 +55,7 @@ class Explanation:
     """headline: the plan in one sentence. rows: the devices, stage by stage. expectation: the round, how sure that is
     where the plan's prediction says so, and what limits it.
 
-    stages: one sentence for each stage. backups: who is to hold whose backup. notes: idle devices.
+    stages: one sentence for each stage. backups: who is to hold whose backup. notes: another schedule than 1F1B, idle devices.
     """
 
     headline: str
@@ -175,7 +175,11 @@ def _expectation(predicted: Prediction) -> tuple[str, ...]:
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:
-    return tuple(f"{idle.name} stays idle: {idle.reason or 'no reason given'}." for idle in plan.idle)
+    apart = (
+        f"Gradients of weights are computed apart from the rest of a backward, in gaps (schedule {plan.schedule}).",
+    )
+    idle = (f"{idle.name} stays idle: {idle.reason or 'no reason given'}." for idle in plan.idle)
+    return (*(apart if plan.has_weights_apart else ()), *idle)
 
 
 def _count(number: int, one: str, more: str = "") -> str:

@@ -87,13 +87,15 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         ctx.save_for_backward(values, weight)
         ctx.later = later_of(weight, bias)
-        return _product(values, weight, bias)
+        result = _product(values, weight, bias)
+        ctx.later.will_be_free(result)
+        return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         values, weight = ctx.saved_tensors
-        gradient, rows = gradient.flatten(0, -2), values.flatten(0, -2)
+        gradient, rows = ctx.later.laid_down(gradient).flatten(0, -2), values.flatten(0, -2)
         of_values, of_weight, of_bias = ctx.needs_input_grad
 
         def of_weights() -> Gradients:

@@ -90,12 +90,15 @@ class _Depthwise(torch.autograd.Function):
         ctx.save_for_backward(image, weight)
         ctx.stride, ctx.padding = geometry
         ctx.later = later_of(weight, bias)
-        return functional.conv2d(image, weight, bias, ctx.stride, ctx.padding, 1, weight.shape[0])
+        result = functional.conv2d(image, weight, bias, ctx.stride, ctx.padding, 1, weight.shape[0])
+        ctx.later.will_be_free(result)
+        return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         image, weight = ctx.saved_tensors
+        gradient = ctx.later.laid_down(gradient)
         kernel, geometry = weight.shape[2:], {"stride": ctx.stride, "padding": ctx.padding}
         _, of_weight, of_bias, _ = ctx.needs_input_grad
 

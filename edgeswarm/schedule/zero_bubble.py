@@ -15,11 +15,11 @@ class ZeroBubble:
     `in_flight` micro-batches are between their forward and the gradients of their weights: so as much waits in memory as with
     1F1B, and where no further forward may run, weights make room for one.
 
-    Three stages with K = 5, 3, 1 and four micro-batches (F forward, B backward, W weights, digits the micro-batch):
+    Three stages with K = 5, 4, 3 and four micro-batches (F forward, B backward, W weights, digits the micro-batch):
 
-        stage 0   F0 F1 F2 F3 .. B0 W0 .. B1 W1 B2 W2 B3 W3
-        stage 1      F0 F1 F2 B0 F3 W0 B1 W1 B2 W2 B3 W3
-        stage 2         F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3
+        stage 0   F0 F1 F2 F3 .. B0 W0 B1 W1 B2 W2 .. B3 W3
+        stage 1      F0 F1 F2 B0 F3 B1 W0 B2 W1 W2 B3 W3
+        stage 2         F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3
 
     Forwards, backwards and weights each run in index order, so that sums of gradients are reproducible.
     `micro_batches` names the indices in which this replica has samples; a ragged round may leave some out.

@@ -38,6 +38,9 @@ def fault(mode: str, pipe: MessagePipe) -> None:
         for number in range(60_000):
             sys.stdout.write(f"line {number} of many that nobody reads\n")
         sys.exit(3)
+    elif mode == "asleep":
+        sys.stderr.write("asleep\n")
+        time.sleep(60)
     elif mode == "garbage":
         os.write(int(sys.argv[sys.argv.index("--events-fd") + 1]), b"\xff" * 64)
         time.sleep(60)

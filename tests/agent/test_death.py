@@ -49,6 +49,16 @@ def test_the_reason_and_the_remedy(remains: Remains, in_message: str, in_remedy:
     assert error.detail == remains.log_tail.rstrip()
 
 
+def test_what_the_agent_ended_since_it_hung_is_no_defect_of_memory() -> None:
+    remains = Remains(
+        process_id=7, return_code=-6, log_tail="std::bad_alloc", hung="for more than 10 s it was at this: step"
+    )
+    error = explain_death(remains, device="nano-1")
+    assert error.message == (
+        "The worker on nano-1 (process 7) died: it hung and the agent ended it: for more than 10 s it was at this: step."
+    )
+
+
 def test_only_the_last_lines_of_a_long_log_are_shown() -> None:
     error = explain_death(Remains(7, 1, log_tail="".join(f"{line}\n" for line in range(500))), device="nano-1")
     assert error.detail.splitlines()[-1] == "499"

@@ -152,6 +152,19 @@ def test_kill_ends_a_worker_that_does_not_listen_and_its_children(start: Start, 
     assert worker.deaths.empty()
 
 
+def test_a_worker_that_hangs_dies_of_it_and_tells_where_it_stood(start: Start) -> None:
+    """Of the real one faulthandler writes where it stood; here any program that has it on."""
+    worker = start("at-once:asleep")
+    wait_until(lambda: worker.log_path.exists() and "asleep" in worker.log_path.read_text())
+    worker.process.kill_hung("for more than 10 s it was at this: forward of micro-batch 3, round 7")
+    error = worker.deaths.get(timeout=5)
+    assert error.code is ErrorCode.WORKER_DIED
+    assert "hung" in error.message
+    assert "forward of micro-batch 3, round 7" in error.message
+    assert "in fault" in error.detail
+    assert not worker.process.alive
+
+
 def test_silence_is_an_error_that_names_what_it_did_last(start: Start) -> None:
     worker = start("SIGSTOP")
     worker.process.wait_hello(10.0)

@@ -98,3 +98,11 @@ def test_where_a_layer_was_measured_less_far_than_others_it_is_said() -> None:
     ).profile
     assert profile.batch_sizes == (1, 4, 16, 256)
     assert profile.largest_measured == (256, 4, 256)
+
+
+def test_what_weights_take_apart_goes_with_each_layer() -> None:
+    curves = [layer(1e-3), replace(layer(1e-3), rest_part=0.5, weights_part=0.6), layer(1e-3)]
+    profile = fit_device(GRAPH, curves=curves, stages={}, costs=COSTS, optimizer_state_factor=1.0).profile
+    whole = profile.backward(16, 1, 2)
+    assert profile.backward_apart(16, 1, 2) == pytest.approx((0.5 * whole, 0.6 * whole))
+    assert profile.backward_apart(16, 2, 3) == pytest.approx((profile.backward(16, 2, 3), 0.0))

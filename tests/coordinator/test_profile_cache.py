@@ -28,6 +28,8 @@ def profiles(draw: st.DrawFn) -> Profiles:
         draw(st.sampled_from([(), tuple(0.01 for _ in sizes)])),
         draw(st.sampled_from([(), tuple(1000 * size for size in sizes)])),
         draw(st.integers(0, 2**40)),
+        rest_part=draw(seconds),
+        weights_part=draw(seconds),
     )
     costs = st.builds(
         ProcessCosts,

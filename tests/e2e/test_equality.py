@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from edgeswarm.layer_file import layer_file_name
 from edgeswarm.plan import Plan
+from edgeswarm.schedule.policies import ZERO_BUBBLE
 from edgeswarm.snapshot import LayerState, unpack_layer
 from edgeswarm_coordinator import gather
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
@@ -105,6 +106,18 @@ def test_any_plan_gives_the_weights_of_a_plain_loop(
     else:
         assert whole < 1e-5
     assert len(result.metrics["rounds"]) == 20
+
+
+@pytest.mark.parametrize("groups", [FOUR_STAGES, THREE_REPLICAS, REPLICATED_TWICE], ids=groups_id)
+def test_gradients_of_weights_apart_give_the_weights_of_a_plain_loop(
+    cluster: ThrowawayCluster, references: References, tmp_path: Path, groups: Groups
+) -> None:
+    job = dataclasses.replace(small_job.CNN, dtype="float64", optimizer=ADAMW)
+    path, layers, wanted = references(job)
+    plan = dataclasses.replace(plan_of(cluster, groups, layers=layers, job=job), schedule=ZERO_BUBBLE)
+    result = train_on(cluster, path, plan=plan, output=tmp_path / "out")
+    largest, _ = relative_distance(load_file(result.folder / "model.safetensors"), wanted)
+    assert largest < 1e-9
 
 
 # A table of words of which a micro-batch meets few: the gradient of the others neither adds up nor travels.

@@ -57,6 +57,18 @@ def test_a_worker_that_is_killed_in_mid_round_is_named_with_the_signal(desk: Des
     wait_until_idle(desk.cluster, *NAMES)
 
 
+def test_a_worker_that_hangs_in_mid_round_is_named_with_where_it_stood(desk: Desk) -> None:
+    """Its heart goes on beating, and the others wait for it: after ten seconds its agent ends it."""
+    command = desk.train(
+        FaultyJob(top="calls = []", loss="calls.append(1); time.sleep(3600 if len(calls) > 20 else 0)", epochs=9)
+    )
+    message = failed(desk, command)
+    assert f"The worker on {desk.cluster.node_id('b')} (process " in message
+    assert "it hung and the agent ended it" in message
+    assert "forward of micro-batch" in message
+    wait_until_idle(desk.cluster, *NAMES)
+
+
 def test_an_agent_that_vanishes_is_named_and_its_worker_ends_too(desk: Desk) -> None:
     command = desk.in_mid_round(WITH_REPLICAS)
     worker = worker_of(desk.cluster, "b")

@@ -33,6 +33,8 @@ def test_what_an_instance_may_also_have_survives_json() -> None:
             layer_errors=(0.1,) * layers,
             sums_error=0.05,
             largest_measured=(2,) * layers,
+            rest_parts=(0.6,) * layers,
+            weights_parts=(0.45,) * layers,
         )
         for kind, profile in plain.profiles.items()
     }

@@ -53,7 +53,7 @@ class PipelineBatch:
 
 
 def follow(batch: PipelineBatch) -> FloatArray:
-    """[rows]: seconds from the first forward to the end of the last step."""
+    """[rows]: seconds from the first forward to the end of the last step; with weights apart, what a round takes among others."""
     return _Run(batch).seconds()
 
 
@@ -95,6 +95,7 @@ class _Run:
         self.given_back = self.backwards if self.weights is None else np.zeros(rows * stages, dtype=np.int64)
         self.backward_was_last = np.zeros(rows * stages, dtype=np.bool_)
         self.free, self.egress, self.downstream, self.upstream = np.zeros((4, rows * stages))
+        self.begins = np.zeros(rows * stages)  # of each place's first forward
         self.pace_begin, self.pace_end = np.zeros((2, rows))
 
     def seconds(self) -> FloatArray:
@@ -125,7 +126,11 @@ class _Run:
         more = batch.counts - self.followed
         pace = (self.pace_end - self.pace_begin) / np.maximum(self.pace_to - self.pace_from, 1)
         used = np.arange(batch.stages)[None, :] <= batch.last[:, None]
-        whole = np.where(used, self.free.reshape(shape).T + batch.behind, 0.0).max(axis=1)
+        ends = self.free.reshape(shape).T + batch.behind
+        if self.weights is not None:
+            # A later stage's last weights are beside the first stage's next forwards.
+            ends -= self.begins.reshape(shape).T
+        whole = np.where(used, ends, 0.0).max(axis=1)
         return np.asarray(whole + more * pace, dtype=np.float64)
 
     def _weights_first(self, start: FloatArray, has_room: _BoolArray) -> _BoolArray:
@@ -154,6 +159,8 @@ class _Run:
         self.free[place] = end
         self.forward_seconds[place] = _seconds_of(self.forward[:, place], number + 1 == last_followed)
         self.forwards[place] = number + 1
+        is_begin = number == 0
+        self.begins[place[is_begin]] = start[is_begin]
         self.backward_was_last[place] = False
         self.next_input[place] = self.inputs[place * self.width + number + 1]
         first = np.flatnonzero(self.is_first[place])

@@ -116,7 +116,7 @@ class Heartbeat(_message.Message):
     def __init__(self, number: _Optional[int] = ..., worker: _Optional[_Union[WorkerProgress, _Mapping]] = ..., memory_available_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerProgress(_message.Message):
-    __slots__ = ("running", "process_id", "epoch", "round", "action", "waiting_for", "action_seconds", "memory_bytes", "tensor_port")
+    __slots__ = ("running", "process_id", "epoch", "round", "action", "waiting_for", "action_seconds", "memory_bytes", "tensor_port", "computing")
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class WorkerProgress(_message.Message):
     ACTION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     TENSOR_PORT_FIELD_NUMBER: _ClassVar[int]
+    COMPUTING_FIELD_NUMBER: _ClassVar[int]
     running: bool
     process_id: int
     epoch: int
@@ -135,7 +136,8 @@ class WorkerProgress(_message.Message):
     action_seconds: float
     memory_bytes: int
     tensor_port: int
-    def __init__(self, running: bool = ..., process_id: _Optional[int] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., action: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., action_seconds: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tensor_port: _Optional[int] = ...) -> None: ...
+    computing: bool
+    def __init__(self, running: bool = ..., process_id: _Optional[int] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., action: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., action_seconds: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tensor_port: _Optional[int] = ..., computing: bool = ...) -> None: ...
 
 class RoundReports(_message.Message):
     __slots__ = ("reports",)

@@ -18,6 +18,7 @@ from edgeswarm.job import Job
 from edgeswarm.model.evaluation import export_evaluation
 from edgeswarm.model.export import export_model
 from edgeswarm.plan import Stage
+from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, ZERO_BUBBLE
 from edgeswarm.snapshot import unpack_layer
 from edgeswarm.wire.v1 import agent_pb2
 from edgeswarm_agent.worker.errors import HaltedError
@@ -117,7 +118,14 @@ def job_of(*, length: int, **fields: Any) -> Job:
     )
 
 
-def run_of(lan: Lan, job: Job, groups: Sequence[Mapping[str, int]], *, in_flight: int = 2) -> StageRun:
+def run_of(
+    lan: Lan,
+    job: Job,
+    groups: Sequence[Mapping[str, int]],
+    *,
+    in_flight: int = 2,
+    schedule: str = ONE_FORWARD_ONE_BACKWARD,
+) -> StageRun:
     torch.manual_seed(job.seed)
     model = job.model().double()
     batch = torch.zeros(4, 6, dtype=torch.float64)
@@ -129,7 +137,7 @@ def run_of(lan: Lan, job: Job, groups: Sequence[Mapping[str, int]], *, in_flight
         Stage(first, end, shares, in_flight) for first, end, shares in zip(bounds[:-1], bounds[1:], groups, strict=True)
     ]
     layers = layer_states(graph, model, constants=exported.constants, evaluation=evaluation)
-    return StageRun(lan, job, graph, stages, layers, evaluation=evaluation)
+    return StageRun(lan, job, graph, stages, layers, evaluation=evaluation, schedule=schedule)
 
 
 def names_of(groups: Sequence[Mapping[str, int]]) -> list[str]:
@@ -215,15 +223,22 @@ def test_loss_and_metrics_are_those_of_plain_pytorch_in_evaluation_mode(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("groups", [GROUPS[1], GROUPS[4]])
+@pytest.mark.parametrize(
+    ("groups", "schedule"),
+    [
+        (GROUPS[1], ONE_FORWARD_ONE_BACKWARD),
+        (GROUPS[4], ONE_FORWARD_ONE_BACKWARD),
+        (GROUPS[4], ZERO_BUBBLE),
+    ],
+)
 def test_training_after_evaluations_has_the_bits_of_training_without(
-    tmp_path: Path, groups: Sequence[Mapping[str, int]]
+    tmp_path: Path, groups: Sequence[Mapping[str, int]], schedule: str
 ) -> None:
     layers = []
     for evaluates in (False, True):
         with Lan(tmp_path / str(evaluates), names_of(groups)) as lan:
             lan.connect()
-            run = run_of(lan, job_of(length=9), groups)
+            run = run_of(lan, job_of(length=9), groups, schedule=schedule)
             for first, end in ((0, 2), (2, 3), (3, run.rounds)):
                 train(lan, run, first, end)
                 if evaluates:

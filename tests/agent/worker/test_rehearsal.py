@@ -34,3 +34,17 @@ def test_it_draws_in_its_turn() -> None:
         assert torch.equal(state, torch.get_rng_state())
     beside.join()
     assert peaks[0] > 0
+
+
+def test_gradients_of_weights_that_wait_are_rehearsed_too() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    graph = export_model(model, (torch.zeros(3, 4),)).layer_graph
+    module = StageModule(graph.stage(0, len(graph.layers)), dict(model.named_parameters()))
+    computed: list[str] = []
+    for name, parameter in module.parameters.items():
+        parameter.grad = torch.ones_like(parameter)
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: computed.append(name))  # type: ignore[no-untyped-call]
+    rehearse(module, batch=3, in_flight=2, device="nano-1", check_halt=lambda: None, weights_apart=True)
+    # Once as nothing, in each backward, and once as what they are.
+    assert all(computed.count(name) == 4 for name in module.parameters)
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in module.parameters.values())

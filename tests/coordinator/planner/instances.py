@@ -27,6 +27,19 @@ def linear_profile(layer_seconds: Sequence[float], *, slower: float = 1.0) -> De
     return DeviceProfile((1,), (forward,), (tuple(2 * seconds for seconds in forward),))
 
 
+def with_weights_apart(instance: PlanningInstance, weights: float, *, rest: float | None = None) -> PlanningInstance:
+    """The same where it is known what every backward takes with gradients of weights apart, in parts of it; rest: by default
+    what is left of one.
+    """
+    layers = instance.model.layer_count
+    of_rest = 1 - weights if rest is None else rest
+    profiles = {
+        kind: replace(profile, rest_parts=(of_rest,) * layers, weights_parts=(weights,) * layers)
+        for kind, profile in instance.profiles.items()
+    }
+    return replace(instance, profiles=profiles)
+
+
 def make_instance(
     layer_seconds: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
     slower: Sequence[float] = (1.0, 1.0),

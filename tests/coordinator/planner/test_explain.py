@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edgeswarm.plan import IdleDevice, Plan, Stage
+from edgeswarm.schedule.policies import ZERO_BUBBLE
 from edgeswarm_coordinator.planner.explain import HEADINGS, backup_sentence, explain, layer_text
 from edgeswarm_coordinator.planner.units import readable_bytes, readable_seconds
 
@@ -41,6 +42,13 @@ def test_rows_and_sentences() -> None:
     assert explanation.notes == ("d stays idle: too slow.",)
     assert explanation.backups == "Planned backups: of stage 0 on its own replicas, of stage 1 (c) on a."
     assert explanation.backups in explanation.text.splitlines()
+
+
+def test_another_schedule_is_told() -> None:
+    notes = explain(replace(PLAN, schedule=ZERO_BUBBLE), INSTANCE).notes
+    assert notes[0] == (
+        "Gradients of weights are computed apart from the rest of a backward, in gaps (schedule zero-bubble)."
+    )
 
 
 def test_a_stage_that_nobody_else_keeps_is_named() -> None:

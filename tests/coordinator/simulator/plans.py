@@ -17,6 +17,7 @@ from edgeswarm.profile import (
     PlanningInstance,
     TrainingSettings,
 )
+from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, SCHEDULES
 
 NO_OVERHEADS = Overheads()
 
@@ -36,8 +37,12 @@ def make_instance(
     update_seconds: Sequence[float] = (),
     overheads: Overheads = NO_OVERHEADS,
     data_source: DataSource | None = None,
+    apart: tuple[float, float] | None = None,
 ) -> PlanningInstance:
-    """Devices a, b, c, ... of one class. layer_seconds: forward and backward of one sample; more take that much longer."""
+    """Devices a, b, c, ... of one class. layer_seconds: forward and backward of one sample; more take that much longer.
+
+    apart: rest and weights of each layer's backward, in parts of it.
+    """
     rates = ((bandwidth,) * devices,) * devices if isinstance(bandwidth, (int, float)) else bandwidth
     layers = tuple(
         LayerCosts(f"layer{index}", gradient_bytes, cut_bytes, saved_bytes, statistics_bytes=statistics_bytes)
@@ -49,6 +54,8 @@ def make_instance(
         (tuple(backward for _, backward in layer_seconds),),
         tuple(update_seconds),
         overheads,
+        rest_parts=() if apart is None else (apart[0],) * len(layers),
+        weights_parts=() if apart is None else (apart[1],) * len(layers),
     )
     return PlanningInstance(
         model=ModelCosts(input_bytes, layers),
@@ -62,7 +69,10 @@ def make_instance(
 
 
 def make_plan(
-    *stages: tuple[int, Mapping[str, int], int], micro_batches: int, last_micro_batch: int | None = None
+    *stages: tuple[int, Mapping[str, int], int],
+    micro_batches: int,
+    last_micro_batch: int | None = None,
+    schedule: str = ONE_FORWARD_ONE_BACKWARD,
 ) -> Plan:
     """Each stage by its number of layers, its shares and its K."""
     made, first = [], 0
@@ -75,6 +85,7 @@ def make_plan(
         micro_batches=micro_batches,
         last_micro_batch=last_micro_batch,
         stages=tuple(made),
+        schedule=schedule,
     )
 
 
@@ -107,7 +118,12 @@ def planned(draw: st.DrawFn, *, most_devices: int = 5, most_in_flight: int = 4) 
     last = draw(st.integers(1, micro_batch - 1)) if micro_batch > 1 and draw(st.booleans()) else None
     stages = _stages(draw, names, layer_count, micro_batch=micro_batch, most_in_flight=most_in_flight)
     plan = Plan(
-        planner="random", micro_batch=micro_batch, micro_batches=micro_batches, last_micro_batch=last, stages=stages
+        planner="random",
+        micro_batch=micro_batch,
+        micro_batches=micro_batches,
+        last_micro_batch=last,
+        stages=stages,
+        schedule=draw(st.sampled_from(sorted(SCHEDULES))),
     )
     instance = PlanningInstance(
         model=ModelCosts(draw(bytes_), layers),
@@ -127,7 +143,9 @@ def _profile(draw: st.DrawFn, layer_count: int, *, overheads: Overheads) -> Devi
     rows = (tuple(first), tuple(more))
     twice = tuple(tuple(2 * value for value in row) for row in rows)
     update = tuple(draw(seconds) for _ in range(layer_count)) if draw(st.booleans()) else ()
-    return DeviceProfile((1, 4), rows, twice, update, overheads)
+    weights = tuple(draw(st.sampled_from([0.0, 0.4, 0.6])) for _ in range(layer_count)) if draw(st.booleans()) else ()
+    rest = tuple(1.05 - part for part in weights)
+    return DeviceProfile((1, 4), rows, twice, update, overheads, rest_parts=rest, weights_parts=weights)
 
 
 def _stages(

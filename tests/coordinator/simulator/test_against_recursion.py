@@ -1,4 +1,4 @@
-"""The engine against a few lines that know nothing of events: 1F1B without replicas on links that nothing shares.
+"""The engine against a few lines that know nothing of events: schedules without replicas on links that nothing shares.
 
 Every action's start is the latest of: the end of the action before it on its device, and what it waits for. Which action
 comes next follows from time alone, so devices are advanced in the order of time.
@@ -15,15 +15,24 @@ from hypothesis import strategies as st
 from edgeswarm.model_costs import LayerCosts, ModelCosts
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import DeviceDescription, DeviceProfile, Network, PlanningInstance, TrainingSettings
-from edgeswarm_coordinator.simulator.simulate import round_seconds
+from edgeswarm.schedule.policies import SCHEDULES
+from edgeswarm_coordinator.simulator.engine import Engine
 
 INFINITE = float("inf")
 
 
-def plain_1f1b(
-    forward: list[float], backward: list[float], link: list[float], in_flight: list[int], count: int
+def plain_pipeline(
+    forward: list[float],
+    backward: list[float],
+    weights: list[float] | None,
+    link: list[float],
+    in_flight: list[int],
+    *,
+    count: int,
 ) -> float:
-    """Seconds of a round. link[p]: of a frame between stage p and the next, each way, one at a time.
+    """Seconds of a first round. link[p]: of a frame between stage p and the next, each way, one at a time.
+
+    weights: of their gradients, where they come apart; None where the backward is all of it.
 
     inputs[p][m], gradients[p][m]: when they are there; infinite as long as nobody knows.
     """
@@ -31,24 +40,36 @@ def plain_1f1b(
     inputs = [[0.0] * count] + [[INFINITE] * count for _ in range(stages - 1)]
     gradients = [[INFINITE] * count for _ in range(stages)]
     forwards, backwards, free = [0] * stages, [0] * stages, [0.0] * stages
+    given_back = backwards if weights is None else [0] * stages
     backward_was_last = [False] * stages
     sent_forward, sent_backward = [0.0] * stages, [0.0] * stages
 
-    def next_start(stage: int) -> tuple[float, bool]:
-        """When the stage begins its next action by what is known, and whether that is a backward."""
-        f, b = forwards[stage], backwards[stage]
-        may_forward = f < count and f - b < in_flight[stage]
+    def next_start(stage: int) -> tuple[float, str]:
+        """When the stage begins its next action by what is known, and which."""
+        f, b, done = forwards[stage], backwards[stage], given_back[stage]
+        has_room = f - done < in_flight[stage]
+        may_forward = f < count and has_room
         start_forward = max(free[stage], inputs[stage][f]) if may_forward else INFINITE
         start_backward = max(free[stage], gradients[stage][b]) if b < f else INFINITE
         both_ready = start_backward == start_forward  # as soon as the stage is free: they take turns
         is_backward = not backward_was_last[stage] if both_ready else start_backward < start_forward
-        return min(start_forward, start_backward), is_backward
+        start = min(start_forward, start_backward)
+        if done < b:
+            is_turn = backward_was_last[stage] and f < count and not has_room and inputs[stage][f] <= free[stage]
+            if is_turn or start > free[stage]:
+                return free[stage], "weights"
+        return start, "backward" if is_backward else "forward"
 
-    while min(backwards) < count:
+    while min(given_back) < count:
         stage = min(range(stages), key=lambda one: next_start(one)[0])
-        start, is_backward = next_start(stage)
-        backward_was_last[stage] = is_backward
-        if is_backward:
+        start, kind = next_start(stage)
+        if kind == "weights":
+            assert weights is not None
+            free[stage] = start + weights[stage]
+            given_back[stage] += 1
+            continue
+        backward_was_last[stage] = kind == "backward"
+        if kind == "backward":
             number = backwards[stage]
             free[stage] = end = start + backward[stage]
             backwards[stage] += 1
@@ -77,15 +98,24 @@ def test_a_pipeline_without_replicas(data: st.DataObject) -> None:
     backward = [data.draw(seconds) + 0.0013 * math.sqrt(11 + place) for place in range(stages)]
     link = [data.draw(seconds) + 0.0017 * math.sqrt(19 + place) for place in range(stages)]
     in_flight = [data.draw(st.integers(1, 6)) for _ in range(stages)]
+    schedule = data.draw(st.sampled_from(sorted(SCHEDULES)))
+    part = data.draw(st.sampled_from([0.3, 0.5, 0.7]))
     # One more than there are stages: by its fast links every card has room for all transfers at once.
     names = [f"device{place}" for place in range(stages + 1)]
     frame = 10_000_000
     rates = [[1e15] * (stages + 1) for _ in names]
     for place in range(stages - 1):
         rates[place][place + 1] = rates[place + 1][place] = frame / link[place]
+    profile = DeviceProfile(
+        (1,),
+        (tuple(forward),),
+        (tuple(backward),),
+        rest_parts=(1.02 - part,) * stages,
+        weights_parts=(part,) * stages,
+    )
     instance = PlanningInstance(
         model=ModelCosts(0, tuple(LayerCosts(f"layer{place}", 0, frame, 0) for place in range(stages))),
-        profiles={"all": DeviceProfile((1,), (tuple(forward),), (tuple(backward),))},
+        profiles={"all": profile},
         devices=tuple(DeviceDescription(name, "all", 10**12) for name in names),
         network=Network(0.0, tuple(tuple(row) for row in rates)),
         training=TrainingSettings(count),
@@ -98,6 +128,12 @@ def test_a_pipeline_without_replicas(data: st.DataObject) -> None:
             Stage(place, place + 1, {name: 1}, limit)
             for place, (name, limit) in enumerate(zip(names, in_flight, strict=False))
         ),
+        schedule=schedule,
     )
-    expected = plain_1f1b(forward, backward, link, in_flight, count)
-    assert round_seconds(instance, plan) == pytest.approx(expected, rel=1e-6)
+    rest, weights = backward, None
+    if plan.has_weights_apart:
+        rest, weights = [(1.02 - part) * seconds for seconds in backward], [part * seconds for seconds in backward]
+    expected = plain_pipeline(forward, rest, weights, link, in_flight, count=count)
+    engine = Engine(instance, plan)
+    engine.run(0)
+    assert engine.end_of(0) == pytest.approx(expected, rel=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgeswarm.profile import DataSource
+from edgeswarm.schedule.policies import ZERO_BUBBLE
 from edgeswarm_coordinator.simulator.gantt import gantt
 from edgeswarm_coordinator.simulator.simulate import simulate
 
@@ -21,6 +22,14 @@ def test_two_stages_with_a_link_that_takes_time() -> None:
         "    sends |          <<    <<    <<    <<    |",
         "           0                           17.0 s",
     ]
+
+
+def test_weights_have_a_letter_of_their_own() -> None:
+    instance = make_instance([(1.0, 2.0)] * 2, devices=2, mini_batch=2, apart=(0.5, 0.5))
+    plan = make_plan((1, {"a": 1}, 2), (1, {"b": 1}, 2), micro_batches=2, schedule=ZERO_BUBBLE)
+    lines = gantt(simulate(instance, plan, timeline=True), width=len("a compute |") + 24 + 1)
+    (second,) = (line for line in lines if line.startswith("b compute"))
+    assert "B1=W0++W1+" in second
 
 
 def test_an_all_reduce_that_is_waited_for_and_a_step() -> None:

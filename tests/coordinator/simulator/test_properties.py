@@ -46,11 +46,13 @@ def test_a_device_computes_one_thing_at_a_time_and_each_action_once(case: Planne
             # In each round: forwards in order, backwards in order, at most K in flight, the step last.
             assert [event.micro_batch for event in events if event.kind == "forward"] == mine
             assert [event.micro_batch for event in events if event.kind == "backward"] == mine
+            last_kind = "weights" if plan.has_weights_apart else "backward"
+            assert [event.micro_batch for event in events if event.kind == last_kind] == mine
             assert [event.kind for event in events].count("step") == 1
             assert events[-1].kind == "step"
             in_flight = 0
             for event in events[:-1]:
-                in_flight += 1 if event.kind == "forward" else -1
+                in_flight += {"forward": 1, last_kind: -1}.get(event.kind, 0)
                 assert 0 <= in_flight <= stage.in_flight
 
 

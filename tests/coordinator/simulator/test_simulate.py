@@ -9,6 +9,7 @@ import pytest
 from edgeswarm.chunk_owners import LEAST_CHUNK_BYTES
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import DataSource, Overheads
+from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, ZERO_BUBBLE
 from edgeswarm_coordinator.simulator.simulate import round_seconds, simulate
 from edgeswarm_coordinator.simulator.simulation import TimelineEvent
 
@@ -64,6 +65,58 @@ def test_the_schedule_of_two_stages() -> None:
     assert [(event.start_seconds, event.end_seconds) for event in sent] == [(1, 2), (2, 3), (3, 4), (9, 10)]
     assert result.round_seconds == 17
     assert result.sent_bytes == {"a": 40, "b": 40}
+
+
+def test_the_schedule_of_two_stages_with_weights_apart() -> None:
+    """f = b = w = 1, links that take no time; the round before ends at 0, where b is still at its last weights.
+
+    a   F0 F1 F2 B0 W0 B1 W1 B2 W2           weights fill the time in which the next gradient isn't there
+    b      F0 B0 F1 B1 F2 B2 W0 W1 W2        and come last where there is always something else to do
+    """
+    instance = make_instance([(1.0, 2.0)] * 2, devices=2, mini_batch=3, apart=(0.5, 0.5))
+    plan = make_plan((1, {"a": 1}, 3), (1, {"b": 1}, 3), micro_batches=3, schedule=ZERO_BUBBLE)
+    result = simulate(instance, plan, timeline=True)
+    assert computed(result.events, "a") == "F0@-1-0 F1@0-1 F2@1-2 B0@2-3 W0@3-4 B1@4-5 W1@5-6 B2@6-7 W2@7-8"
+    assert computed(result.events, "b") == "F0@0-1 B0@1-2 F1@2-3 B1@3-4 F2@4-5 B2@5-6 W0@6-7 W1@7-8 W2@8-9"
+    assert result.round_seconds == 9
+    assert round_seconds(instance, replace(plan, schedule=ONE_FORWARD_ONE_BACKWARD)) == 12
+
+
+def test_weights_hold_memory_until_they_are_computed_and_make_room_for_forwards() -> None:
+    """K = 2 in b: its third forward has to wait for W0."""
+    instance = make_instance([(1.0, 2.0)] * 2, devices=2, mini_batch=3, apart=(0.5, 0.5), saved_bytes=100)
+    plan = make_plan((1, {"a": 1}, 3), (1, {"b": 1}, 2), micro_batches=3, schedule=ZERO_BUBBLE)
+    result = simulate(instance, plan, timeline=True)
+    assert computed(result.events, "b").split()[4:] == ["W0@5-6", "F2@6-7", "B2@7-8", "W1@8-9", "W2@9-10"]
+    three = simulate(instance, replace(plan, stages=(plan.stages[0], replace(plan.stages[1], in_flight=3))))
+    assert three.memory["b"].peak_bytes == result.memory["b"].peak_bytes + 100
+
+
+def test_where_weights_come_apart_the_all_reduce_is_beside_the_last_of_them() -> None:
+    """Two layers of 2 MiB, a second for the weights of each: the gradients of the last are there after F F B B W.
+
+    a, b     F  F  B  B  W1 W0 .  .  .
+    network                 1  1  0  0       2 s for each bucket
+    """
+    mebibyte = 1 << 20
+    instance = make_instance(
+        [(1.0, 2.0)] * 3,
+        devices=3,
+        mini_batch=2,
+        bandwidth=[[1e12, float(mebibyte), 1e12], [float(mebibyte), 1e12, 1e12], [1e12] * 3],
+        gradient_bytes=2 * mebibyte,
+        apart=(0.5, 0.5),
+    )
+    plan = make_plan((1, {"c": 2}, 1), (2, {"a": 1, "b": 1}, 1), micro_batches=1, schedule=ZERO_BUBBLE)
+    events = simulate(instance, plan, timeline=True).events
+    reduces = [event for event in events if event.track == "all-reduce"]
+    weights = [event for event in events if event.kind == "weights"]
+    assert {event.device for event in reduces} == {"a", "b"}
+    assert {event.device for event in weights} == {"a", "b", "c"}
+    ends = {event.device: event.end_seconds for event in weights}
+    for event in reduces:
+        assert event.start_seconds == pytest.approx(ends[event.device])
+        assert event.end_seconds - event.start_seconds == pytest.approx(3.0)
 
 
 def test_a_slow_link_sets_the_pace() -> None:

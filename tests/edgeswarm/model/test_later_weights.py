@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest import mock
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from edgeswarm.model.export import export_model
-from edgeswarm.model.later_weights import LaterWeights
+from edgeswarm.model.later_weights import LaterWeights, free_results
 from edgeswarm.model.stage import StageModule
 
 from .pipeline import Pipeline, all_tensors, bounds
@@ -97,6 +100,55 @@ def test_what_others_read_too_doesn_t_wait() -> None:
     assert at_once.keys() == later.keys()
     for name, gradient in at_once.items():
         torch.testing.assert_close(later[name], gradient)
+
+
+class Readers(nn.Module):
+    """Products whose results are read by one that keeps them, by one that writes over them, by two, and outside the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normed, self.norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+        self.written_over, self.twice = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+        self.kept = nn.Linear(4, 4)
+        self.returned = nn.Linear(4, 2)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = torch.relu(self.written_over(self.norm(self.normed(image))))
+        x = self.twice(x)
+        x = (x + nn.functional.silu(x)).mean((2, 3))
+        found: Tensor = self.returned(nn.functional.gelu(self.kept(x)))
+        return found
+
+
+def test_results_are_written_over_where_nobody_needs_them_any_more() -> None:
+    graph = export_model(Readers(), (torch.zeros(2, 3, 5, 5),)).layer_graph
+    nodes = graph.stage(0, len(graph.layers)).nodes
+    found = free_results(nodes, kept=())
+    products = {node.tensors[0].rpartition(".")[0]: node.name for node in nodes if node.tensors and node.name in found}
+    assert products.keys() == {"normed", "kept"}
+    assert not free_results(nodes, kept=found)
+
+
+def test_a_gradient_that_waits_lies_where_the_result_did() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    graph = export_model(model, (torch.zeros(2, 3, 8, 8),)).layer_graph
+    module = StageModule(
+        graph.stage(0, len(graph.layers)), dict(model.named_parameters()) | dict(model.named_buffers())
+    )
+    later = LaterWeights()
+    results: list[Tensor] = []
+
+    def convolve(*args: Any, **kwargs: Any) -> Tensor:
+        results.append(functional_conv2d(*args, **kwargs).detach())
+        return results[0]
+
+    functional_conv2d = nn.functional.conv2d
+    with mock.patch.object(nn.functional, "conv2d", convolve):
+        (output,) = module.forward(2, [torch.randn(2, 3, 8, 8)], draw=None, later=later)
+    before = results[0].clone()
+    torch.autograd.backward([(output**3).sum()])
+    assert len(later) == 1
+    assert not torch.equal(results[0], before)
 
 
 def test_nothing_is_added_before_its_turn_and_nothing_is_held_behind_it() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bench.random_instances import random_instance
 from edgeswarm.plan import Plan
 from edgeswarm.profile import DataSource, Network, PlanningInstance
+from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, ZERO_BUBBLE
 from edgeswarm_coordinator.planner.comparison.exhaustive import find_optimum
 from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
@@ -23,7 +24,7 @@ from edgeswarm_coordinator.planner.search.problem import SearchProblem
 from edgeswarm_coordinator.planner.search.sizes import all_sizes
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
-from ..instances import instances, make_instance
+from ..instances import instances, make_instance, with_weights_apart
 
 QUICK = Effort(budget=8_000.0)
 # The same ones at every run: of a search that isn't exhaustive a rare instance may show more. `python -m bench.optimum_gap`
@@ -58,6 +59,39 @@ def test_plans_are_whole_and_fit_memory(instance: PlanningInstance) -> None:
     assert all(needed <= memory[name] for name, needed in plan_memory_bytes(instance, plan).items())
     assert plan.predicted is not None
     assert plan.predicted.round_seconds == round_seconds(instance, plan)
+
+
+def test_pipelines_have_gradients_of_weights_apart_where_that_is_faster() -> None:
+    """Links over which a replica's gradients can't go, and so two stages."""
+    plain = make_instance((1.0,) * 8, (1.0, 1.0), param_bytes=10_000, bandwidth=100.0, mini_batch=8)
+    one_in_one_go = plan_by_search(plain, effort=QUICK)
+    assert one_in_one_go is not None
+    assert (len(one_in_one_go.stages), one_in_one_go.schedule) == (2, ONE_FORWARD_ONE_BACKWARD)
+    apart = with_weights_apart(plain, 0.5)
+    plan = plan_by_search(apart, effort=QUICK)
+    assert plan is not None
+    assert (len(plan.stages), plan.schedule) == (2, ZERO_BUBBLE)
+    assert plan.predicted is not None
+    assert plan.predicted.round_seconds == round_seconds(apart, plan) < 0.95 * round_seconds(plain, one_in_one_go)
+    # Where they take much longer so, they don't.
+    slow = plan_by_search(with_weights_apart(plain, 1.0, rest=1.0), effort=QUICK)
+    assert slow is not None
+    assert slow.schedule == ONE_FORWARD_ONE_BACKWARD
+
+
+@few
+@given(instance=instances(uniform_links=False), weights=st.sampled_from([0.3, 0.6]))
+def test_knowing_weights_apart_makes_no_plan_slower_and_each_fits_memory(
+    instance: PlanningInstance, weights: float
+) -> None:
+    apart = with_weights_apart(instance, weights)
+    plan = plan_by_search(apart, effort=QUICK)
+    if plan is None:
+        assert plan_by_search(instance, effort=QUICK) is None
+        return
+    memory = {device.name: device.memory_bytes for device in instance.devices}
+    assert all(needed <= memory[name] for name, needed in plan_memory_bytes(apart, plan).items())
+    assert round_seconds(apart, plan) <= seconds_of(instance) * (1 + 1e-9)
 
 
 @pytest.mark.thorough

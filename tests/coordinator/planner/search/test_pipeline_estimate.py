@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeswarm.profile import DataSource, DeviceProfile, Network, Overheads
+from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, SCHEDULES, has_weights_apart
 from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage
 from edgeswarm_coordinator.planner.search.judge import Judge
 from edgeswarm_coordinator.planner.search.pipeline_batch import PipelineBatch, follow
 from edgeswarm_coordinator.planner.search.pipeline_estimate import PipelineEstimator
 from edgeswarm_coordinator.planner.search.problem import SearchProblem
 
-from ..instances import make_instance
+from ..instances import make_instance, with_weights_apart
 
 
 def batch_of(stages: int, *, count: int, in_flight: list[int], latency: float = 0.0) -> PipelineBatch:
@@ -36,6 +37,17 @@ def test_one_stage_does_one_after_another() -> None:
 def test_balanced_stages_have_the_bubble_of_1f1b(stages: int, count: int) -> None:
     in_flight = [2 * (stages - stage) - 1 for stage in range(stages)]
     assert follow(batch_of(stages, count=count, in_flight=in_flight))[0] == pytest.approx((count + stages - 1) * 3.0)
+
+
+def test_gradients_of_weights_fill_gaps() -> None:
+    """As drawn in simulator/test_simulate.py: three micro-batches in two stages, of which the second has from 1 to 10."""
+    batch = batch_of(2, count=3, in_flight=[3, 3])
+    batch.backward[0] = 1.0
+    batch.weights = np.ones((1, 2, 2))
+    assert follow(batch)[0] == pytest.approx(9.0)
+    # No room for waiting: f b w by turns in the second stage, whose last gradient the first one waits for.
+    batch.in_flight[0] = [3, 1]
+    assert follow(batch)[0] == pytest.approx(1 + 3 * 3 - 1 + 1 + 1)
 
 
 def test_one_in_flight_waits_for_each_to_come_back() -> None:
@@ -71,19 +83,26 @@ def test_rows_do_not_disturb_each_other() -> None:
 
 
 @given(
-    cut=st.integers(1, 3), micro_batch=st.sampled_from([1, 2, 4]), held=st.integers(1, 5), bandwidth=st.floats(5, 1e4)
+    cut=st.integers(1, 3),
+    micro_batch=st.sampled_from([1, 2, 4]),
+    held=st.integers(1, 5),
+    bandwidth=st.floats(5, 1e4),
+    schedule=st.sampled_from(sorted(SCHEDULES)),
 )
-def test_two_unreplicated_stages_are_as_simulated(cut: int, micro_batch: int, held: int, bandwidth: float) -> None:
-    problem = SearchProblem(make_instance((1.0, 0.5, 2.0, 1.0), (1.0, 1.5), bandwidth=bandwidth, latency=0.1))
+def test_two_unreplicated_stages_are_as_simulated(
+    cut: int, micro_batch: int, held: int, bandwidth: float, schedule: str
+) -> None:
+    plain = make_instance((1.0, 0.5, 2.0, 1.0), (1.0, 1.5), bandwidth=bandwidth, latency=0.1)
+    problem = SearchProblem(with_weights_apart(plain, 0.5))
     candidate = Candidate(
         micro_batch,
         (
             CandidateStage(0, cut, (0,), (micro_batch,), held),
-            CandidateStage(cut, 4, (1,), (micro_batch,), 1),
+            CandidateStage(cut, 4, (1,), (micro_batch,), 1 if schedule == ONE_FORWARD_ONE_BACKWARD else held),
         ),
     )
-    simulated = Judge(problem, budget=1e9).seconds(candidate)
-    estimated = PipelineEstimator(problem).estimate([candidate])
+    simulated = Judge(problem, budget=1e9, schedule=schedule).seconds(candidate)
+    estimated = PipelineEstimator(problem, weights_apart=has_weights_apart(schedule)).estimate([candidate])
     assert np.allclose(estimated, simulated, rtol=0.02)
 
 
