@@ -143,7 +143,8 @@ class Device:
     def prepared(self, part: LastPart, *, rehearsal_seconds: float) -> None:
         """Its worker has got ready for this, and computed what it is to compute at once in so many seconds."""
         self._last_part = part
-        self._hang_watch = HangWatch(rehearsal_seconds)
+        # The rehearsal isn't slowed down.
+        self._hang_watch = HangWatch(rehearsal_seconds * max(1.0, self._settings.slow_down))
 
     def load_ahead(self, call: JobCall, job_file: str, *, unpacked: Callable[[], Path]) -> None:
         """Has its worker load a job's file where the last one was of that name, and open the data sets where it did; back before.
@@ -284,8 +285,9 @@ class Device:
             if watch is not None and worker is not None and worker.alive:
                 progress = worker.progress()
                 if watch.hangs(progress, since_last_seconds=now - looked):
+                    limit = watch.limit_seconds(progress)
                     worker.kill_hung(
-                        f"for more than {watch.limit_seconds:.0f} s it was at this: {progress.action}, round {progress.round}"
+                        f"for more than {limit:.0f} s it was at this: {progress.action}, round {progress.round}"
                     )
             looked = now
 

@@ -254,7 +254,10 @@ class WorkerProcess:
 
     def kill_hung(self, how: str) -> None:
         """Ends one that hangs, which is its death: on_death gets `how` in the reason. Its log gets where it stands, if it can."""
-        self._hung = how
+        with self._lock:
+            if self._gone.is_set():
+                return
+            self._hung = how
         self._signal(signal.SIGABRT)
         if not self._gone.wait(TERMINATE_SECONDS):
             self._signal(signal.SIGKILL)

@@ -4,4 +4,3 @@ from __future__ import annotations
 
 FETCH_LAYERS = "fetch layers"
 REHEARSE = "rehearse"
-REHEARSE = "rehearse"

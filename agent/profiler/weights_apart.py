@@ -3,13 +3,13 @@
     in one go   |== backward ==|
     apart       |= rest =| weights |        together a little longer: what both read is fetched twice
 
-By the processor's seconds of one in each form, a moment apart, at one batch size: parts of many layers are added up, and what
-one of them is off by hardly matters.
+By the processor's seconds of a few in each form, by turns, at one batch size.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,9 @@ from ..worker.backward import run_backward, run_later
 
 # About what micro-batches have between stages. Larger ones would take long for what they tell.
 _SAMPLES = 16
-# Of both parts, in times of a backward in one go: beyond that something else was in the way.
-_LEAST, _MOST = 0.9, 1.5
+_TURNS = 3
+# Of both parts, in times of a backward in one go: they do all of its work, and beyond the other end something was in the way.
+_LEAST, _MOST = 1.0, 1.5
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,13 @@ def measure_apart(
     weights_wait, _, _ = _backward(module, batch_size, inputs, is_apart=True)  # the first time kernels are made
     if not weights_wait:
         return Apart()
-    check_halt()
-    _, rest, weights = _backward(module, batch_size, inputs, is_apart=True)
-    check_halt()
-    _, at_once, _ = _backward(module, batch_size, inputs, is_apart=False)
+    taken: list[tuple[float, float, float]] = []
+    for _ in range(_TURNS):
+        check_halt()
+        _, in_one_go, _ = _backward(module, batch_size, inputs, is_apart=False)
+        check_halt()
+        taken.append((in_one_go, *_backward(module, batch_size, inputs, is_apart=True)[1:]))
+    at_once, rest, weights = (statistics.median(seconds) for seconds in zip(*taken, strict=True))
     if not (at_once > 0 and rest + weights > 0):
         return Apart()
     whole = min(max((rest + weights) / at_once, _LEAST), _MOST)

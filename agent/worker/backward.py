@@ -46,6 +46,7 @@ def run_later(later: LaterWeights, *, check_halt: Callable[[], None]) -> None:
         check_halt()
         if edges:
             run_backward(edges, gradients)
+        del edges, gradients  # before the next ones are there
 
 
 def _one(output: torch.Tensor | GradientEdge) -> torch.Tensor:

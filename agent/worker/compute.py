@@ -126,7 +126,7 @@ class StageCompute:
     ) -> tuple[_InFlight, Sequence[torch.Tensor]]:
         """Forward of an interval of a micro-batch: what its backward needs, and the outputs."""
         with self.shared.clock.part(FORWARD):
-            self.shared.progress.set(f"forward of micro-batch {micro_batch}", computing=True)
+            self.shared.progress.set(f"forward of micro-batch {micro_batch}", kind=FORWARD)
             with self.shared.computing():
                 draw = DrawKey(self.shared.seed, self._round, micro_batch, interval.first, interval.end)
                 later = LaterWeights() if self._has_weights_apart else None
@@ -197,7 +197,7 @@ class StageCompute:
         """What the backward of the micro-batch has left."""
         left = self._left.pop(micro_batch)
         with self.shared.clock.part(BACKWARD):
-            self.shared.progress.set(f"gradients of weights of micro-batch {micro_batch}", computing=True)
+            self.shared.progress.set(f"gradients of weights of micro-batch {micro_batch}", kind=BACKWARD)
             with self.shared.computing():
                 run_later(left, check_halt=self.shared.switch.check)
 
@@ -214,7 +214,7 @@ class StageCompute:
                     roots.append(output)
                     gradients.append(gradient)
         with self.shared.clock.part(BACKWARD):
-            self.shared.progress.set(f"backward of micro-batch {micro_batch}", computing=True)
+            self.shared.progress.set(f"backward of micro-batch {micro_batch}", kind=BACKWARD)
             self.shared.switch.check()
             with self.shared.computing():
                 if roots:

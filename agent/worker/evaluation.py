@@ -174,7 +174,7 @@ class StageEvaluation:
         self, micro_batch: int, interval: Interval, inputs: list[torch.Tensor], samples: Batch
     ) -> Sequence[torch.Tensor]:
         with self._shared.clock.part(FORWARD):
-            self._shared.progress.set(f"{ACTIVITY}forward of micro-batch {micro_batch}", computing=True)
+            self._shared.progress.set(f"{ACTIVITY}forward of micro-batch {micro_batch}", kind=ACTIVITY)
             with self._shared.computing():
                 # A model may draw even here; then each evaluation of a round draws the same.
                 draw = DrawKey(self._shared.seed, self._round, micro_batch, interval.first, interval.end)

@@ -101,7 +101,7 @@ class StageExecutor:
             loss_sum, loss_count = self._reduce_numbers(statistics)
             totals = self._agree(round_number, loss_count)
         with self._clock.part(STEP):
-            self._shared.progress.set("optimizer step", computing=True)
+            self._shared.progress.set("optimizer step", kind=STEP)
             norm = self.optimizer.step(
                 self.buckets,
                 count=totals.count,

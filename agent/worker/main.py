@@ -122,18 +122,20 @@ class Worker:
 
     def _report_progress(self) -> None:
         while True:
-            action, waiting_for, seconds, computing = self._progress.read()
+            doing = self._progress.read()
             self._send(0, progress=agent_pb2.WorkerProgress(
                 running=True,
                 process_id=os.getpid(),
                 epoch=self._progress.epoch,
                 round=self._progress.round,
-                action=action,
-                waiting_for=waiting_for,
-                action_seconds=seconds,
+                action=doing.action,
+                waiting_for=doing.waiting_for,
+                action_seconds=time.monotonic() - doing.since,
                 memory_bytes=held_bytes(self._context.accelerator),
                 tensor_port=self._server.port,
-                computing=computing,
+                computing=bool(doing.kind),
+                action_number=doing.number,
+                longest_seconds=doing.longest_seconds,
             ))  # fmt: skip
             self._reports.send_held()
             time.sleep(PROGRESS_SECONDS)

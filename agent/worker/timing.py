@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -66,22 +67,39 @@ class RoundClock:
         return self._since - self._started, dict(self._seconds)
 
 
+class Doing(NamedTuple):
+    """What a worker is at. waiting_for: node ids. number: which of its actions it is. since: seconds of time.monotonic().
+
+    kind: of computing, which takes its time whatever others do; empty for anything else. longest_seconds: of earlier ones of the
+    kind, 0 without any.
+    """
+
+    action: str
+    waiting_for: tuple[str, ...]
+    number: int
+    since: float
+    kind: str
+    longest_seconds: float
+
+
 class Progress:
     """What the worker does now, for the heartbeat: written by the compute thread, read by the one that reports."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._state: tuple[str, tuple[str, ...], float, bool] = ("idle", (), time.monotonic(), False)
+        self._doing = Doing("idle", (), 0, time.monotonic(), "", 0.0)
+        self._longest: dict[str, float] = {}
         self.epoch = 0
         self.round = 0
 
-    def set(self, action: str, waiting_for: tuple[str, ...] = (), *, computing: bool = False) -> None:
-        """computing: it is of a round, and takes its time whatever others do."""
+    def set(self, action: str, waiting_for: tuple[str, ...] = (), *, kind: str = "") -> None:
+        """kind: as Doing has it."""
         with self._lock:
-            self._state = (action, waiting_for, time.monotonic(), computing)
+            before, now = self._doing, time.monotonic()
+            if before.kind:
+                self._longest[before.kind] = max(self._longest.get(before.kind, 0.0), now - before.since)
+            self._doing = Doing(action, waiting_for, before.number + 1, now, kind, self._longest.get(kind, 0.0))
 
-    def read(self) -> tuple[str, tuple[str, ...], float, bool]:
-        """The action, node ids it waits for, for how many seconds it has been at it, and whether it computes."""
+    def read(self) -> Doing:
         with self._lock:
-            action, waiting_for, since, computing = self._state
-        return action, waiting_for, time.monotonic() - since, computing
+            return self._doing

@@ -116,7 +116,7 @@ def replica_works(instance: PlanningInstance, plan: Plan) -> list[ReplicaWork]:
                     made_sample_bytes=_made_sample_bytes(instance, plan, index),
                     answered_bytes=int(instance.model.answered_bytes[stage.first_layer]),
                     output_bytes=int(instance.model.cut_bytes[stage.end_layer]),
-                    buckets=_buckets(instance, stage, name, cuts),
+                    buckets=_buckets(instance, stage, name, cuts, apart=plan.has_weights_apart),
                     statistics_bytes=statistics_bytes,
                 )
             )
@@ -174,9 +174,10 @@ def _made_sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> in
 
 
 def _buckets(
-    instance: PlanningInstance, stage: Stage, name: str, cuts: Sequence[tuple[int, int, int]]
+    instance: PlanningInstance, stage: Stage, name: str, cuts: Sequence[tuple[int, int, int]], *, apart: bool
 ) -> tuple[Bucket, ...]:
-    """In the order of the backward, the last layer first. A layer's gradients are done when its backward is.
+    """In the order of the backward, the last layer first. A layer's gradients are done when its backward is, or its weights are,
+    where they come apart.
 
     cuts: of `_bucket_cuts`.
     """
@@ -184,7 +185,10 @@ def _buckets(
         return ()
     gradients = _gradient_bytes_before(instance, stage)
     begin = stage.first_layer
-    seconds = instance.profile_of(name).seconds_before(stage.at_once(name))[1]
+    profile = instance.profile_of(name)
+    seconds = profile.seconds_before(stage.at_once(name))[1]
+    if apart and profile.weights_parts:
+        seconds = np.concatenate([[0.0], np.cumsum(np.diff(seconds) * np.array(profile.weights_parts))])
     end = float(seconds[stage.end_layer])
     whole = end - float(seconds[stage.first_layer])
 

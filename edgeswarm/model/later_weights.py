@@ -6,13 +6,15 @@
     weights     gradient of weight  <-- gradient of result, values      nobody does until the step
 
 (Zero Bubble Pipeline Parallelism, Qi et al., 2023.) What the second part needs is collected in a LaterWeights while the first
-one runs. Only weights that one product reads, and nothing else, can wait: others' gradients are sums over all who read them.
+one runs. Only weights that one product reads, and nothing else, can wait: others' gradients are sums over all who read them. And
+only where the gradient of the result, which they wait for with, takes the place of an activation:
 
     forward     values --> product --> result --> norm, or an activation that keeps it for its gradient
     backward                 gradient of result <--         is written over the result, which nobody needs any more
 
-A gradient that waits so takes the place of an activation. Elsewhere in memory it would lie between others that come and go: three
-micro-batches of ResNet-50's first layers held 1176 MiB at their peak, and hold 1056; 1003 without weights apart.
+So a micro-batch holds no more while its weights wait than before its backward. Were such gradients beside what is held, they
+would take as much again where an activation writes over the result; where one keeps it they would lie between others that come
+and go, and a sixth more would be held (bench/weights_apart.py).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -55,18 +57,23 @@ class LaterWeights:
         """edges: of weight and bias in autograd's graph. compute: gives their gradients, and holds what it needs for that."""
         self._left.append((edges, compute))
 
-    def take(self) -> Iterator[tuple[list[GradientEdge], list[torch.Tensor]]]:
+    def take(self) -> Generator[tuple[list[GradientEdge], list[torch.Tensor]], None, None]:
         """Computes what is left, layer by layer in the order of the backward: places in the graph, and their gradients.
 
         What each needed is let go of before the next.
         """
         while self._left:
-            edges, compute = self._left.popleft()
+            wanted, compute = self._left.popleft()
             with torch.no_grad():
-                found = [(edge, of_it) for edge, of_it in zip(edges, compute(), strict=True) if of_it is not None]
+                edges, gradients = [], []
+                for edge, gradient in zip(wanted, compute(), strict=True):
+                    if edge is not None and gradient is not None:
+                        edges.append(edge)
+                        gradients.append(gradient)
+                    del gradient
             del compute
-            kept = [(edge, of_it) for edge, of_it in found if edge is not None]
-            yield [edge for edge, _ in kept], [of_it for _, of_it in kept]
+            yield edges, gradients
+            del edges, gradients
 
 
 class _Now:
@@ -83,17 +90,14 @@ class _Now:
 
 
 class _Later:
-    def __init__(
-        self, into: LaterWeights, weight: torch.Tensor, bias: torch.Tensor | None, *, over_result: bool
-    ) -> None:
+    def __init__(self, into: LaterWeights, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._into = into
         self._edges = (_edge(weight), None if bias is None else _edge(bias))
-        self._over_result = over_result
         self._result: torch.Tensor | None = None
 
     def will_be_free(self, result: torch.Tensor) -> None:
         """For the end of a forward."""
-        if self._over_result and self._edges != (None, None):
+        if self._edges != (None, None):
             self._result = result.detach()  # with its history it would hold itself
 
     def laid_down(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -114,14 +118,10 @@ _NOW = _Now()
 
 
 class _Forward(threading.local):
-    """offered: where the forward under way collects. taken: the same, while an operation runs whose weights can wait.
-
-    over_result: whether that operation's result is nobody's once its backward begins.
-    """
+    """offered: where the forward under way collects. taken: the same, while an operation runs whose weights can wait."""
 
     offered: LaterWeights | None = None
     taken: LaterWeights | None = None
-    over_result: bool = False
 
 
 _FORWARD = _Forward()
@@ -140,7 +140,7 @@ def collecting(into: LaterWeights | None) -> Iterator[None]:
 def later_of(weight: torch.Tensor, bias: torch.Tensor | None) -> _Now | _Later:
     """For the forward of a product: what its backward shall `put_off` the gradients of weight and bias with."""
     into = _FORWARD.taken
-    return _NOW if into is None else _Later(into, weight, bias, over_result=_FORWARD.over_result)
+    return _NOW if into is None else _Later(into, weight, bias)
 
 
 def are_wanted_later() -> bool:
@@ -148,18 +148,19 @@ def are_wanted_later() -> bool:
     return _FORWARD.taken is not None
 
 
-def can_wait(node: Node, uses: Counter[str]) -> bool:
-    """Whether the operation's weights are tensors that it alone reads, once. uses: of `uses_of`."""
+def waiting_nodes(nodes: Sequence[Node], *, kept: Collection[str]) -> list[Node]:
+    """Those whose weights can wait, of all nodes of a stage. kept: its outputs."""
+    uses, free = Counter(name for node in nodes for name in node.tensors), free_results(nodes, kept=kept)
+    return [node for node in nodes if node.name in free and _can_wait(node, uses)]
+
+
+def _can_wait(node: Node, uses: Counter[str]) -> bool:
+    """Whether the operation's weights are tensors that it alone reads, once. uses: by tensor, how many operations read it."""
     places = _WEIGHT_AND_BIAS.get(packet_of(node.op))
     if places is None or any(place < len(node.args) and _is_other(node.args[place]) for place in places):
         return False
     names = [name for place in places if place < len(node.args) and (name := _tensor_name(node.args[place]))]
     return bool(names) and set(names) == set(node.tensors) and all(uses[name] == 1 for name in names)
-
-
-def uses_of(nodes: Iterable[Node]) -> Counter[str]:
-    """By the name of a tensor, how many operations read it."""
-    return Counter(name for node in nodes for name in node.tensors)
 
 
 def free_results(nodes: Sequence[Node], *, kept: Collection[str]) -> frozenset[str]:
@@ -181,17 +182,14 @@ def free_results(nodes: Sequence[Node], *, kept: Collection[str]) -> frozenset[s
     )
 
 
-def leaving_weights(operation: Callable[..., Any], packet: str, *, over_result: bool) -> Callable[..., Any]:
-    """The same operation, which leaves its weights' gradients for later where the forward collects them.
-
-    over_result: its result is one of `free_results`.
-    """
+def leaving_weights(operation: Callable[..., Any], packet: str) -> Callable[..., Any]:
+    """The same operation, which leaves its weights' gradients for later where the forward collects them."""
     plain = _PLAIN[packet] if isinstance(operation, torch._ops.OpOverload) else operation
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if _FORWARD.offered is None:
             return operation(*args, **kwargs)
-        _FORWARD.taken, _FORWARD.over_result = _FORWARD.offered, over_result
+        _FORWARD.taken = _FORWARD.offered
         try:
             return plain(*args, **kwargs)
         finally:
@@ -258,7 +256,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        image, weight = ctx.saved_tensors
+        image, weight = alone(ctx)
         bias_shape, (pairs, groups) = ctx.bias_shape, ctx.geometry
         gradient = ctx.later.laid_down(gradient)
         of_image, of_weight, of_bias, *_ = ctx.needs_input_grad
@@ -289,7 +287,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        values, weight = ctx.saved_tensors
+        values, weight = alone(ctx)
         of_values, of_weight, of_bias = ctx.needs_input_grad
         gradient = ctx.later.laid_down(gradient)
         rows = gradient.flatten(0, -2)
@@ -314,6 +312,11 @@ def pads_of(padding: Sequence[int] | int | str, kernel: Sequence[int]) -> Pair |
         return (kernel[0] // 2, kernel[1] // 2) if all(taps % 2 for taps in kernel) else None
     assert not isinstance(padding, str), "torch knows no other word"
     return pair(padding)
+
+
+def alone(ctx: Any) -> tuple[torch.Tensor, ...]:
+    """What was saved, without its history: that would hold what waits, which holds it; and a stage's inputs their gradients."""
+    return tuple(tensor.detach() for tensor in ctx.saved_tensors)
 
 
 def _edge(tensor: torch.Tensor) -> GradientEdge | None:

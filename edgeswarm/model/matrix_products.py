@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
 from . import later_weights as plain
-from .later_weights import Gradients, later_of
+from .later_weights import Gradients, alone, later_of
 
 ROWS_AT_ONCE = 1024
 # Multiplications and additions below which calling it takes longer than it saves.
@@ -94,7 +94,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        values, weight = ctx.saved_tensors
+        values, weight = alone(ctx)
         gradient, rows = ctx.later.laid_down(gradient).flatten(0, -2), values.flatten(0, -2)
         of_values, of_weight, of_bias = ctx.needs_input_grad
 

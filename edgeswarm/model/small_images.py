@@ -24,7 +24,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from .later_weights import Gradients, Pair, conv2d, later_of, pads_of, pair
+from .later_weights import Gradients, Pair, alone, conv2d, later_of, pads_of, pair
 from .later_weights import linear as plain_linear
 from .matrix_products import are_faster as products_are_faster
 from .matrix_products import linear
@@ -97,7 +97,7 @@ class _Depthwise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        image, weight = ctx.saved_tensors
+        image, weight = alone(ctx)
         gradient = ctx.later.laid_down(gradient)
         kernel, geometry = weight.shape[2:], {"stride": ctx.stride, "padding": ctx.padding}
         _, of_weight, of_bias, _ = ctx.needs_input_grad

@@ -24,7 +24,7 @@ from .draws import TURNS, DrawKey, seed_generators
 from .dropout import attention, dropout
 from .embedding_rows import embed
 from .in_place import in_place_forms
-from .later_weights import LaterWeights, can_wait, collecting, free_results, leaving_weights, uses_of
+from .later_weights import LaterWeights, collecting, leaving_weights, waiting_nodes
 from .matrix_products import own_products
 from .memory_layout import arranged, resolve_for_any_layout, wants_channels_last
 from .node import Node, map_argument
@@ -101,8 +101,7 @@ class StageModule:
                 held = self.buffers if spec.kind == "buffer" else self.constants
                 held[spec.name] = tensor.detach()
         self._statistics: list[BatchStatistics] = []
-        uses = uses_of(stage_graph.nodes)
-        waiting = [node for node in stage_graph.nodes if can_wait(node, uses)]
+        waiting = waiting_nodes(stage_graph.nodes, kept={value.name for value in stage_graph.outputs})
         self.waiting_parameters = frozenset(name for node in waiting for name in node.tensors)
         self._programs = _compile(
             stage_graph,
@@ -304,7 +303,6 @@ def _compile_layer(
 
     makes = tuple(node.name for node in nodes if last_use.get(node.name, -1) > index)
     in_place = in_place_forms(nodes, kept=frozenset(makes))
-    free = free_results(nodes, kept=makes)
     for node in nodes:
         if node.name not in scratch:
             args = map_argument(node.args, place)
@@ -315,7 +313,7 @@ def _compile_layer(
         kwargs = {key: map_argument(value, place) for key, value in node.kwargs.items()}
         operation = in_place.get(node.name) or own.get(packet_of(node.op)) or resolve_op(node.op)
         if node.name in waiting:
-            operation = leaving_weights(operation, packet_of(node.op), over_result=node.name in free)
+            operation = leaving_weights(operation, packet_of(node.op))
         values[node.name] = graph.create_node("call_function", operation, tuple(args), kwargs, name=node.name)
     graph.output(tuple(values[name] for name in makes))
     run = fx.GraphModule(torch.nn.Module(), graph).forward

@@ -50,6 +50,8 @@ _WORTH_OF_ONE_SIZE = 0.01
 _FROM_CUTS_ANEW = 0.1
 # Likewise, for plans of several stages in which gradients of weights come apart, and so many of the plans without to begin with.
 _WITH_WEIGHTS_APART, _TAKEN_OVER = 0.6, 8
+# By how much faster a round has to be for that: what weights take apart is measured less often than what they take at once.
+_WORTH_OF_APART = 0.01
 # Of the search's effort once more, for what is left to do with the plan that was found.
 _LAST_PART = 0.05
 
@@ -104,7 +106,7 @@ def plan_by_search(
             roomy.realise(outline._replace(in_flight=roomy_in_flight(len(outline.groups)))) for outline in outlines
         ]
         better = Ranking(local, more).run([begin for begin in begins if begin is not None], [found[0]])
-        if better is not None and better[1] < found[1]:
+        if better is not None and better[1] < found[1] * (1 - _WORTH_OF_APART):
             found, judge = better, apart
     if micro_batch is None:
         found = of_one_size(judge, *found)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan, Stage
-from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD
+from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, has_weights_apart
 
 from ...simulator.simulate import round_seconds
 from ...simulator.stage_work import MOST_BUCKETS
@@ -57,7 +57,8 @@ class Judge:
         )
         rounds = 1 if self.problem.instance.data_source is None else 2
         shared = frames - len(candidate.stages) + 1  # streams on cards that others share, which cost more
-        actions = 2 * replicas + 3 * frames + 3 * shared
+        kinds = 3 if has_weights_apart(self.schedule) else 2
+        actions = kinds * replicas + 3 * frames + 3 * shared
         once = sum(self._all_reduce_work(stage) for stage in candidate.stages if len(stage.devices) > 1)
         return rounds * (candidate.micro_batches(self.problem.mini_batch) * actions + once) + 120
 

@@ -116,15 +116,16 @@ class Moves:
         return tuple(changed)
 
     def _with_most_in_flight(self, candidate: Candidate) -> tuple[CandidateStage, ...]:
-        """With as many as memory holds, all of a round's at the most; the last stage gives each back at once."""
+        """With as many as memory holds, all of a round's at the most; but for the last stage where it gives each back at once."""
         every = candidate.micro_batches(self.problem.mini_batch)
         changed = []
-        for stage in candidate.stages[:-1]:
+        gives_back = self._usual(1) == (1,)
+        for stage in candidate.stages[:-1] if gives_back else candidate.stages:
             held = stage.in_flight
             while held < every and self._holds(stage, held + 1):
                 held += 1
             changed.append(stage._replace(in_flight=held))
-        return (*changed, candidate.stages[-1])
+        return (*changed, *candidate.stages[len(changed) :])
 
     def _holds(self, stage: CandidateStage, in_flight: int) -> bool:
         """Whether every replica's memory holds so many micro-batches with the shares as they are."""

@@ -318,9 +318,9 @@ class PipelineEstimator:
 
 
 def _part_of_full(figures: FloatArray) -> FloatArray:
-    """[stages, 2]: of the seconds of a full micro-batch, what that takes and what a round's last one does; by the backwards."""
-    full = np.maximum(figures[:, 5:6], 1e-300)
-    return np.asarray(figures[:, 5:7] / full)
+    """[stages, 2]: of the seconds of a full micro-batch, what that takes and what a round's last one does; by the forwards."""
+    full = np.maximum(figures[:, 3:4], 1e-300)
+    return np.asarray(figures[:, 3:5] / full)
 
 
 def _row(
@@ -331,7 +331,8 @@ def _row(
     last: forward and backward of the round's last micro-batch. links: of a full micro-batch and of the last one.
     """
     full, end = links
-    reducing = max(figures.all_reduce - last[1], figures.handling + figures.last_bucket)
+    hidden = figures.weights or last[1]  # beside the last of these
+    reducing = max(figures.all_reduce - hidden, figures.handling + figures.last_bucket)
     return (
         *(stage.in_flight, reducing + figures.step, figures.weights),
         *(figures.forward, last[0], figures.backward, last[1]),

@@ -116,7 +116,7 @@ class Heartbeat(_message.Message):
     def __init__(self, number: _Optional[int] = ..., worker: _Optional[_Union[WorkerProgress, _Mapping]] = ..., memory_available_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerProgress(_message.Message):
-    __slots__ = ("running", "process_id", "epoch", "round", "action", "waiting_for", "action_seconds", "memory_bytes", "tensor_port", "computing")
+    __slots__ = ("running", "process_id", "epoch", "round", "action", "waiting_for", "action_seconds", "memory_bytes", "tensor_port", "computing", "action_number", "longest_seconds")
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,8 @@ class WorkerProgress(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     TENSOR_PORT_FIELD_NUMBER: _ClassVar[int]
     COMPUTING_FIELD_NUMBER: _ClassVar[int]
+    ACTION_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_SECONDS_FIELD_NUMBER: _ClassVar[int]
     running: bool
     process_id: int
     epoch: int
@@ -137,7 +139,9 @@ class WorkerProgress(_message.Message):
     memory_bytes: int
     tensor_port: int
     computing: bool
-    def __init__(self, running: bool = ..., process_id: _Optional[int] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., action: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., action_seconds: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tensor_port: _Optional[int] = ..., computing: bool = ...) -> None: ...
+    action_number: int
+    longest_seconds: float
+    def __init__(self, running: bool = ..., process_id: _Optional[int] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., action: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., action_seconds: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tensor_port: _Optional[int] = ..., computing: bool = ..., action_number: _Optional[int] = ..., longest_seconds: _Optional[float] = ...) -> None: ...
 
 class RoundReports(_message.Message):
     __slots__ = ("reports",)

@@ -296,9 +296,9 @@ def test_a_stage_does_not_run_ahead_and_a_halt_ends_its_waiting(tmp_path: Path) 
         thread.start()
         progress = run.computes[A].shared.progress
         # The next stage hasn't begun: three micro-batches are out, and the fourth has to wait.
-        while progress.read()[1] != (B,) and thread.is_alive():
+        while progress.read().waiting_for != (B,) and thread.is_alive():
             thread.join(0.01)
-        assert progress.read()[0] == f"evaluation: waiting for answers from {B}"
+        assert progress.read().action == f"evaluation: waiting for answers from {B}"
         assert forwards == [2, 2, 2]
         lan.ends[A].switch.halt()
         thread.join(10)

@@ -162,7 +162,7 @@ def test_a_frozen_stage_does_not_run_ahead_of_the_next(tmp_path: Path, schedule:
         ahead = threading.Thread(target=run.train, args=(lan.ends[A],))
         ahead.start()
         # The next stage hasn't begun: two micro-batches are in flight, and the third has to wait.
-        while progress.read()[1] != (B,) and ahead.is_alive():
+        while progress.read().waiting_for != (B,) and ahead.is_alive():
             ahead.join(0.01)
         assert forwards == [0, 1]
         run.train(lan.ends[B])
@@ -208,14 +208,14 @@ def test_replicas_with_passes_of_their_own_train_as_a_plain_loop(tmp_path: Path)
 
 
 def test_gradients_of_weights_come_apart_and_the_same_plan_gives_the_same_bits(tmp_path: Path) -> None:
-    """In both stages, one of them of two replicas, whose last gradients are summed up while others are computed."""
+    """In a stage of two replicas, whose last gradients are summed up while others are computed."""
     job = job_of(WithBatchNorm)
     found = []
     for number in range(2):
         with Lan(tmp_path / str(number), [A, B, C]) as lan:
             lan.connect()
             run = run_of(lan, job, [{A: 2, B: 2}, {C: 4}], in_flight=2, cut=0.5, schedule=ZERO_BUBBLE)
-            waiting = [waits_after_backwards(compute) for compute in run.computes.values()]
+            waiting = [waits_after_backwards(run.computes[device]) for device in (A, B)]
             lan.at_once(run.train)
             assert all(all(of_backwards) for of_backwards in waiting)
             assert all(

@@ -37,7 +37,7 @@ def test_it_draws_in_its_turn() -> None:
 
 
 def test_gradients_of_weights_that_wait_are_rehearsed_too() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 2), nn.GELU())
     graph = export_model(model, (torch.zeros(3, 4),)).layer_graph
     module = StageModule(graph.stage(0, len(graph.layers)), dict(model.named_parameters()))
     computed: list[str] = []

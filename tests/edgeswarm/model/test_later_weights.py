@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from edgeswarm.model.export import export_model
 from edgeswarm.model.later_weights import LaterWeights, free_results
@@ -21,28 +24,31 @@ class Blocks(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(16)
-        self.depthwise = nn.Conv2d(16, 16, 5, padding=2, groups=16)
-        self.grouped = nn.Conv2d(16, 32, 3, padding="same", groups=4)
+        self.first, self.norm = nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.depthwise, self.norm_of_depthwise = nn.Conv2d(16, 16, 5, padding=2, groups=16), nn.BatchNorm2d(16)
+        self.grouped, self.norm_of_grouped = nn.Conv2d(16, 32, 3, padding="same", groups=4), nn.BatchNorm2d(32)
         self.even = nn.Conv2d(32, 32, 2, padding="same")
         self.down = nn.Conv2d(32, 64, 1, stride=2)
         self.small = nn.Conv2d(64, 64, 3, padding=1)
         self.narrow = nn.Conv2d(64, 48, 1)
-        self.head = nn.Linear(48, 64)
-        self.last = nn.Linear(64, 10, bias=False)
+        self.wide = nn.Linear(48, 64, bias=False)
+        self.head, self.norm_of_head = nn.Linear(64, 64), nn.LayerNorm(64)
+        self.last = nn.Linear(64, 10)
 
     def forward(self, image: Tensor) -> Tensor:
         x = torch.relu(self.norm(self.first(image)))
-        x = x + self.grouped(self.depthwise(x)).unflatten(1, (2, 16)).sum(1)
-        x = self.down(torch.relu(self.even(torch.cat([x, x], 1))))
-        x = self.narrow(torch.relu(self.small(x))).mean((2, 3))
-        found: Tensor = self.last(torch.tanh(self.head(x)))
+        x = torch.relu(self.norm_of_depthwise(self.depthwise(x)))
+        x = x + self.norm_of_grouped(self.grouped(x)).unflatten(1, (2, 16)).sum(1)
+        x = functional.silu(self.even(torch.cat([x, x], 1)))
+        x = functional.hardswish(self.small(functional.gelu(self.down(x))))
+        x = functional.silu(self.narrow(x)).mean((2, 3))
+        x = self.norm_of_head(self.head(functional.gelu(self.wide(x))))
+        found: Tensor = self.last(torch.tanh(x))
         return found
 
 
 class Shared(nn.Module):
-    """One weight in two places, a frozen one, and one that is computed from."""
+    """One weight in two places, one that is frozen, one that is computed from, and one that nobody else reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +59,9 @@ class Shared(nn.Module):
         self.once = nn.Linear(8, 8)
 
     def forward(self, values: Tensor) -> Tensor:
-        x = torch.tanh(self.frozen(self.twice(self.twice(values))))
-        found: Tensor = self.once(nn.functional.linear(x, 2 * self.scaled))
+        x = functional.gelu(self.twice(functional.gelu(self.twice(values))))
+        x = functional.gelu(functional.linear(functional.gelu(self.frozen(x)), 2 * self.scaled))
+        found: Tensor = functional.gelu(self.once(x))
         return found
 
 
@@ -85,7 +92,9 @@ def test_gradients_are_the_same_and_all_products_wait(fast_layout: bool, stages:
     at_once, none = gradients_of(model, image, stages=stages, weights_apart=False, fast_layout=fast_layout)
     later, waited = gradients_of(model, image, stages=stages, weights_apart=True, fast_layout=fast_layout)
     assert none == 0
-    assert waited == 2 * 8  # but for `even`, whose padding differs from edge to edge
+    # But for `even`, whose padding differs from edge to edge, and for `last`, whose result nobody keeps; between stages some
+    # results are others' inputs.
+    assert waited == 2 * 8 if stages == 1 else waited >= 2 * 5
     assert at_once.keys() == later.keys() == dict(model.named_parameters()).keys()
     for name, gradient in at_once.items():
         torch.testing.assert_close(later[name], gradient, rtol=2e-5, atol=2e-5)
@@ -115,8 +124,8 @@ class Readers(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         x = torch.relu(self.written_over(self.norm(self.normed(image))))
         x = self.twice(x)
-        x = (x + nn.functional.silu(x)).mean((2, 3))
-        found: Tensor = self.returned(nn.functional.gelu(self.kept(x)))
+        x = (x + functional.silu(x)).mean((2, 3))
+        found: Tensor = self.returned(functional.gelu(self.kept(x)))
         return found
 
 
@@ -139,11 +148,11 @@ def test_a_gradient_that_waits_lies_where_the_result_did() -> None:
     results: list[Tensor] = []
 
     def convolve(*args: Any, **kwargs: Any) -> Tensor:
-        results.append(functional_conv2d(*args, **kwargs).detach())
+        results.append(conv2d(*args, **kwargs).detach())
         return results[0]
 
-    functional_conv2d = nn.functional.conv2d
-    with mock.patch.object(nn.functional, "conv2d", convolve):
+    conv2d = functional.conv2d
+    with mock.patch.object(functional, "conv2d", convolve):
         (output,) = module.forward(2, [torch.randn(2, 3, 8, 8)], draw=None, later=later)
     before = results[0].clone()
     torch.autograd.backward([(output**3).sum()])
@@ -153,7 +162,7 @@ def test_a_gradient_that_waits_lies_where_the_result_did() -> None:
 
 def test_nothing_is_added_before_its_turn_and_nothing_is_held_behind_it() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU(), nn.Conv2d(8, 8, 3), nn.SiLU())
     graph = export_model(model, (torch.zeros(2, 3, 8, 8),)).layer_graph
     module = StageModule(graph.stage(0, len(graph.layers)), dict(model.named_parameters()))
     image, later = torch.randn(2, 3, 8, 8, requires_grad=True), LaterWeights()
@@ -169,3 +178,23 @@ def test_nothing_is_added_before_its_turn_and_nothing_is_held_behind_it() -> Non
     assert order == [[(8, 8, 3, 3), (8,)], [(8, 3, 3, 3), (8,)]]
     assert all(parameter.grad is not None for parameter in module.parameters.values())
     assert len(later) == 0
+
+
+def test_what_is_given_up_between_backward_and_weights_is_freed() -> None:
+    """By a halt: what waits must not hold the graph, which holds what waits."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU())
+    graph = export_model(model, (torch.zeros(4, 8),)).layer_graph
+    module = StageModule(graph.stage(0, len(graph.layers)), dict(model.named_parameters()))
+    for done in range(4):
+        values, later = torch.randn(4, 8, requires_grad=True), LaterWeights()
+        (output,) = module.forward(4, [values], draw=None, later=later)
+        torch.autograd.backward([output.sum()])
+        taken = later.take()
+        for _ in range(done):
+            next(taken)
+        taken.close()
+        assert len(later) == 3 - done
+        alive = weakref.ref(later)
+        del later, taken, output
+        gc.collect()
+        assert alive() is None
