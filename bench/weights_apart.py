@@ -130,14 +130,8 @@ def main() -> int:
         title="Gradients of weights apart",
         how=f"CPU seconds of a backward, medians by turns (least to most); MiB of {IN_FLIGHT} micro-batches; one thread.",
         columns=(
-            "model",
-            "samples",
-            "in one go",
-            "apart",
-            "of it weights",
-            "MiB in one go",
-            "apart",
-            "anywhere",
+            *("model", "samples", "seconds in one go", "times as long apart", "of it weights"),
+            *("MiB in one go", "MiB apart", "MiB apart, anywhere"),
         ),
     )
     for model in given.model or SAMPLES:

@@ -14,7 +14,7 @@ only where the gradient of the result, which they wait for with, takes the place
 
 So a micro-batch holds no more while its weights wait than before its backward. Were such gradients beside what is held, they
 would take as much again where an activation writes over the result; where one keeps it they would lie between others that come
-and go, and a sixth more would be held (bench/weights_apart.py).
+and go, and up to a third more would be held (bench/weights_apart.py).
 """
 
 from __future__ import annotations
