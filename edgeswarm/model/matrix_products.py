@@ -20,7 +20,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
-from . import later_weights as plain
+from . import plain_products as plain
 from .later_weights import Gradients, alone, later_of
 
 ROWS_AT_ONCE = 1024

@@ -24,10 +24,11 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from .later_weights import Gradients, Pair, alone, conv2d, later_of, pads_of, pair
-from .later_weights import linear as plain_linear
+from .later_weights import Gradients, alone, later_of
 from .matrix_products import are_faster as products_are_faster
 from .matrix_products import linear
+from .plain_products import Pair, conv2d, pads_of, pair
+from .plain_products import linear as plain_linear
 
 # Kernels of one tap: with fewer samples PyTorch has MKL compute them, where it has one thread; over so few pixels oneDNN takes up
 # to three times as long as for the product (`bench.memory_layout` has the models'), over more the same.

@@ -29,6 +29,7 @@ from .matrix_products import own_products
 from .memory_layout import arranged, resolve_for_any_layout, wants_channels_last
 from .node import Node, map_argument
 from .operators import packet_of, resolve
+from .plain_products import PLAIN_PRODUCTS
 from .stage_graph import StageGraph
 from .values import TensorSpec
 
@@ -313,7 +314,10 @@ def _compile_layer(
         kwargs = {key: map_argument(value, place) for key, value in node.kwargs.items()}
         operation = in_place.get(node.name) or own.get(packet_of(node.op)) or resolve_op(node.op)
         if node.name in waiting:
-            operation = leaving_weights(operation, packet_of(node.op))
+            # What is another way of computing it already knows of weights that wait.
+            is_own = not isinstance(operation, torch._ops.OpOverload)
+            leaving = operation if is_own else PLAIN_PRODUCTS[packet_of(node.op)]
+            operation = leaving_weights(leaving, otherwise=operation)
         values[node.name] = graph.create_node("call_function", operation, tuple(args), kwargs, name=node.name)
     graph.output(tuple(values[name] for name in makes))
     run = fx.GraphModule(torch.nn.Module(), graph).forward

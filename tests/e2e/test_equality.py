@@ -108,7 +108,15 @@ def test_any_plan_gives_the_weights_of_a_plain_loop(
     assert len(result.metrics["rounds"]) == 20
 
 
-@pytest.mark.parametrize("groups", [FOUR_STAGES, THREE_REPLICAS, REPLICATED_TWICE], ids=groups_id)
+@pytest.mark.parametrize(
+    "groups",
+    [
+        pytest.param(FOUR_STAGES, marks=pytest.mark.soak),
+        pytest.param(THREE_REPLICAS, marks=pytest.mark.soak),
+        REPLICATED_TWICE,
+    ],
+    ids=groups_id,
+)
 def test_gradients_of_weights_apart_give_the_weights_of_a_plain_loop(
     cluster: ThrowawayCluster, references: References, tmp_path: Path, groups: Groups
 ) -> None:

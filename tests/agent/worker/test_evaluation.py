@@ -228,7 +228,7 @@ def test_loss_and_metrics_are_those_of_plain_pytorch_in_evaluation_mode(
     [
         (GROUPS[1], ONE_FORWARD_ONE_BACKWARD),
         (GROUPS[4], ONE_FORWARD_ONE_BACKWARD),
-        (GROUPS[4], ZERO_BUBBLE),
+        pytest.param(GROUPS[4], ZERO_BUBBLE, marks=pytest.mark.soak),
     ],
 )
 def test_training_after_evaluations_has_the_bits_of_training_without(
