@@ -18,9 +18,12 @@ from .exactness import as_written, build, logits_of
 from .pipeline import Pipeline, all_tensors, bounds
 
 
-# The one that takes as long as all others together is in `make soak`.
+# The one that takes as long as all others together is in `make soak`, and one that is like another.
+IN_SOAK = ("swin", "efficientnet_b1")
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] * (name == "swin")) for name in ZOO])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] * (name in IN_SOAK)) for name in ZOO])
 def test_each_layer_uses_what_its_training_layer_holds_and_computes_the_same_bits(name: str) -> None:
     size = ZOO[name].small
     model, exported = build(size)
