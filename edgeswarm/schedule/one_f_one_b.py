@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from .policy import Action, ActionKind
+from .policy import Action, ActionKind, checked_round
 
 
 class OneForwardOneBackward:
@@ -26,11 +26,7 @@ class OneForwardOneBackward:
     """
 
     def __init__(self, micro_batches: Sequence[int], *, in_flight: int) -> None:
-        if in_flight < 1:
-            raise ValueError("in_flight is at least 1")
-        if list(micro_batches) != sorted(set(micro_batches)):
-            raise ValueError("micro-batches are named once each, in ascending order")
-        self._micro_batches = tuple(micro_batches)
+        self._micro_batches = checked_round(micro_batches, in_flight=in_flight)
         # Once for all: a simulator asks hundreds of thousands of times.
         self._actions_forward, self._actions_backward = _actions(self._micro_batches)
         self._in_flight = in_flight

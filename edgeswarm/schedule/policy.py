@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,15 @@ class Action:
 
     kind: ActionKind
     micro_batch: int
+
+
+def checked_round(micro_batches: Sequence[int], *, in_flight: int) -> tuple[int, ...]:
+    """The micro-batches of a replica's round. Raises ValueError where they aren't in order, and for an in_flight below 1."""
+    if in_flight < 1:
+        raise ValueError("in_flight is at least 1")
+    if list(micro_batches) != sorted(set(micro_batches)):
+        raise ValueError("micro-batches are named once each, in ascending order")
+    return tuple(micro_batches)
 
 
 class SchedulePolicy(Protocol):
