@@ -24,7 +24,7 @@ test: unit ## all tests: unit first, then those with real processes
 	$(BIN)/pytest -q -n 2 --dist loadfile tests -m '(e2e or root or thorough) and not soak'
 
 unit: $(INSTALLED) ## the quick tests alone (no jobs over agents)
-	$(BIN)/pytest -q -n 2 tests -m 'not e2e and not root and not thorough and not soak'
+	$(BIN)/pytest -q -n 2 --dist worksteal tests --ignore=tests/e2e -m 'not e2e and not root and not thorough and not soak'
 
 soak: $(INSTALLED) ## the tests that take minutes each
 	$(BIN)/pytest -q tests -m soak

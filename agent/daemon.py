@@ -26,7 +26,7 @@ from .link_sink import LinkSink
 from .only_one import OnlyOne
 from .service import AgentParts, AgentService
 from .supervisor import WorkerSettings
-from .telemetry.hardware import Hardware, read_hardware
+from .telemetry.hardware_now import HardwareNow
 from .telemetry.memory import hidden_limit
 
 # Open streams hold a thread each: a Watch or two, a Profile, the far ends of link probes; the rest is short.
@@ -51,7 +51,7 @@ class Daemon:
     ) -> None:
         """Raises: EdgeswarmError (TRUST) where the device hasn't joined, AGENT_RUNNING, PORT_IN_USE, CONFIG."""
         self.identity = Identity.load(folders.agent_dir, role=Role.AGENT)
-        self.hardware: Hardware = read_hardware(slow_down=settings.slow_down, threads=settings.threads)
+        self._hardware = HardwareNow(slow_down=settings.slow_down, threads=settings.threads)
         self._settings = settings
         self._log = log
         worker = self._worker_settings(folders)
@@ -64,14 +64,14 @@ class Daemon:
             self.identity, address=address, workers=CALL_THREADS, handlers=[self._link_sink.handler()]
         )
         self._only_one = OnlyOne(folders.agent_dir)
-        # On a card a process that only waits would hold some of its memory.
-        ready_seconds = settings.ready_worker_seconds if self.hardware.accelerator == "cpu" else 0.0
-        self._device = Device(worker, log=log, ready_worker_seconds=ready_seconds)
+        self._device = Device(
+            worker, hardware=self._hardware, log=log, ready_worker_seconds=settings.ready_worker_seconds
+        )
         parts = AgentParts(
             identity=self.identity,
             device=self._device,
             bundles=BundleStore(folders.cache_dir / "bundles", device=self.identity.node_id),
-            hardware=self.hardware,
+            hardware=self._hardware,
             memory_limit_bytes=settings.memory_limit_bytes,
         )
         agent_pb2_grpc.add_AgentServicer_to_server(AgentService(parts), self._server)  # type: ignore[no-untyped-call]
@@ -142,7 +142,6 @@ class Daemon:
             listen=join_host_and_port(self._settings.listen_address, self._settings.effective_worker_port),
             log_path=worker_log(folders),
             slow_down=self._settings.slow_down,
-            threads=self.hardware.threads,
             sample_folder=folders.cache_dir / "samples",
             sample_cache_bytes=self._settings.sample_cache_bytes,
         )

@@ -36,7 +36,8 @@ _OF_SIGNAL = {
     ),
 }
 _NO_MEMORY_REMEDY = (
-    "Free memory on this device, offer less with `edgeswarm-agent run --memory SIZE`, or use a smaller batch."
+    "Free memory on this device, offer less with `edgeswarm-agent run --memory SIZE`, or train with a smaller "
+    "--micro-batch."
 )
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
@@ -25,6 +25,8 @@ from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 from .hang import LOOK_SECONDS, HangWatch
 from .reservation import JobCall, Reservation
 from .supervisor import WorkerProcess, WorkerSettings, failure_error
+from .telemetry.hardware import Hardware
+from .telemetry.hardware_now import HardwareNow
 from .telemetry.memory import read_memory
 
 HEARTBEAT_SECONDS = 0.5
@@ -44,13 +46,21 @@ class LastPart:
 class Device:
     """What the control service acts on. Any thread may call; `close` ends everything.
 
-    ready_worker_seconds: for which a new worker waits for the next job once one has ended; 0 for none.
+    settings: of workers, whose threads are the hardware's. ready_worker_seconds: for which a new worker waits for the next job
+    once one has ended; 0 for none, as on a card, of which a process that only waits would hold some memory.
     """
 
     def __init__(
-        self, settings: WorkerSettings, *, log: Callable[[str], None], ready_worker_seconds: float = 0.0
+        self,
+        settings: WorkerSettings,
+        *,
+        hardware: HardwareNow,
+        log: Callable[[str], None],
+        ready_worker_seconds: float = 0.0,
     ) -> None:
         self._settings = settings
+        self._hardware = hardware
+        self._started_on: Hardware | None = None  # the worker
         self._log = log
         self._change = threading.Lock()
         self._changed = threading.Condition()
@@ -84,10 +94,13 @@ class Device:
                 self._reservation = self._reservation.reserve(
                     call, who=who, lease_seconds=lease_seconds, clock_seconds=time.time(), now=time.monotonic()
                 )
+                waited = self._ready_until is not None
                 self._ready_until = None
                 self._changed.notify_all()
             self._log(f"reserved by job {call.job_id} of {who}")
             try:
+                if waited and self._is_outdated():
+                    self._renew()
                 self._living_worker()
             except EdgeswarmError:
                 self._become_idle("its worker could not be started")
@@ -196,11 +209,18 @@ class Device:
             worker.kill("a new one takes its place")
         self._living_worker()
 
+    def _is_outdated(self) -> bool:
+        """Whether the worker that waited is of no use: it has just died, or the device is another one by now."""
+        worker = self._worker
+        return worker is not None and not (worker.alive and self._started_on == self._hardware.read())
+
     def _living_worker(self) -> WorkerProcess:
         """Under `_change`."""
         if self._worker is None or self._worker.end is not None:
             self._hang_watch = None
-            self._worker = WorkerProcess(self._settings, on_event=self._on_event, on_death=self._on_death)
+            self._started_on = self._hardware.read()
+            settings = replace(self._settings, threads=self._started_on.threads)
+            self._worker = WorkerProcess(settings, on_event=self._on_event, on_death=self._on_death)
             self._has_loaded_ahead = False
             self._log(f"started worker {self._worker.process_id}")
         return self._worker
@@ -224,8 +244,10 @@ class Device:
         if self._closed or not self._ready_worker_seconds:
             return
         try:
+            if self._hardware.read().accelerator != "cpu":
+                return
             self._living_worker()
-        except EdgeswarmError as error:
+        except (EdgeswarmError, OSError, RuntimeError) as error:  # no files or threads are left: leases go on
             self._log(f"no worker waits for the next job: {error}")
             return
         with self._changed:
@@ -350,6 +372,8 @@ class Device:
     def _on_event(self, event: worker_pb2.WorkerEvent) -> None:
         kind = event.WhichOneof("event")
         if kind == "hello":
+            if event.hello.accelerator and self._started_on is not None:
+                self._hardware.settle(self._started_on.torch_version, event.hello.accelerator)
             # The heartbeat tells the port of its tensor server, for which everybody waits.
             with self._changed:
                 self._beat_now = True

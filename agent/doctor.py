@@ -127,7 +127,10 @@ def _mdns(settings: AgentSettings, folders: Folders) -> Finding:
 
 def _torch(settings: AgentSettings) -> Finding:
     """In a child process: a torch that is built for another processor dies of SIGILL at its first computation."""
-    program = "import torch; a = torch.ones(64, 64); assert (a @ a).sum() == 64**3; print(torch.__version__)"
+    program = (
+        "import torch; a = torch.ones(64, 64); assert (a @ a).sum() == 64**3; "
+        "print(torch.__version__, 'cuda' if torch.cuda.is_available() else 'cpu')"
+    )
     remedy = "Install PyTorch for this board: https://pytorch.org, on a Jetson NVIDIA's own build."
     try:
         child = subprocess.run(
@@ -136,13 +139,21 @@ def _torch(settings: AgentSettings) -> Finding:
     except subprocess.TimeoutExpired:
         return Finding("torch", "problem", f"Importing torch took longer than {_TORCH_SECONDS:.0f} s.", remedy)
     if child.returncode == 0:
-        hardware = read_hardware(slow_down=settings.slow_down, threads=settings.threads)
-        computes_on = hardware.values.get("card", hardware.accelerator)
-        return Finding("torch", "ok", f"{child.stdout.strip()}, {hardware.threads} threads, {computes_on}")
+        version, accelerator = child.stdout.split()[-2:]
+        return _computes(settings, version=version, accelerator=accelerator, remedy=remedy)
     if child.returncode < 0:
         return Finding("torch", "problem", f"A small computation died of {signal_name(-child.returncode)}.", remedy)
     last = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
     return Finding("torch", "problem", last[0], remedy)
+
+
+def _computes(settings: AgentSettings, *, version: str, accelerator: str, remedy: str) -> Finding:
+    """On what torch computes. A card that the system has and torch can't use is most likely not meant to be left alone."""
+    hardware = read_hardware(slow_down=settings.slow_down, threads=settings.threads, accelerator=accelerator)
+    message = f"{version}, {hardware.threads} threads, {hardware.values.get('card', accelerator)}"
+    if accelerator == "cpu" and guess_accelerator(torch_version()) == "cuda":
+        return Finding("torch", "warning", f"{message}: this PyTorch can't use the graphics card", remedy)
+    return Finding("torch", "ok", message)
 
 
 def _memory(settings: AgentSettings) -> Finding:

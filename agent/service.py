@@ -28,10 +28,11 @@ from edgeswarm.wire.version import PROTOCOL_VERSION
 
 from .bundles import BundleStore
 from .device import Device, LastPart
+from .installed_version import InstalledVersion
 from .reservation import JobCall, since
 from .supervisor import WorkerProcess
 from .telemetry.card import read_training_memory
-from .telemetry.hardware import Hardware
+from .telemetry.hardware_now import HardwareNow
 
 # What a call waits for the worker at most, where its caller's deadline isn't sooner. For Prepare it is PREPARE_SECONDS.
 HALT_SECONDS = 10.0
@@ -47,7 +48,7 @@ class AgentParts:
     identity: Identity
     device: Device
     bundles: BundleStore
-    hardware: Hardware
+    hardware: HardwareNow
     memory_limit_bytes: int | None = None
 
 
@@ -58,6 +59,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         self._parts = parts
         self._device = parts.device
         self._node_id = parts.identity.node_id
+        self._installed = InstalledVersion(self._node_id)
         # Two of them under one node id are two boxes: a cloned disk.
         self._instance = secrets.token_hex(8)
 
@@ -66,7 +68,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     def Describe(
         self, request: agent_pb2.DescribeRequest, context: grpc.ServicerContext
     ) -> agent_pb2.DeviceDescription:
-        hardware = self._parts.hardware
+        hardware = self._parts.hardware.read()
         memory = read_training_memory(hardware.accelerator)
         memory = dataclasses.replace(memory, available=memory.available + self._device.ready_worker_bytes())
         holding = self._device.reservation.holding
@@ -102,6 +104,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             raise EdgeswarmError(
                 ErrorCode.STALE_CALL, f"A reservation of {self._node_id} names no job.", "Give a job id."
             )
+        self._installed.refuse_another()
         who = f"{request.description} ({operator})" if request.description else operator
         self._device.reserve(call, who=who, lease_seconds=request.lease_seconds)
         return agent_pb2.ReserveReply(has_bundle=self._parts.bundles.has(request.bundle_sha256))

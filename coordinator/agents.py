@@ -88,11 +88,15 @@ class AgentLink:
 
     def answers(self) -> bool:
         """Whether the agent answers a small call within a second, over a connection that is made anew where needed."""
-        try:
-            self.stub.Ping(agent_pb2.PingRequest(), timeout=PROBE_SECONDS)
-        except grpc.RpcError:
-            return False
-        return True
+        deadline = time.monotonic() + PROBE_SECONDS
+        for _ in range(2):  # the first may find that the connection is dead, as behind a machine's sleep
+            try:
+                self.stub.Ping(agent_pb2.PingRequest(), timeout=max(0.05, deadline - time.monotonic()))
+                return True
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    return False
+        return False
 
     def put_bundle(
         self,

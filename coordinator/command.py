@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeswarm.config import Folders, join_host_and_port
+from edgeswarm.config import Folders
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import SERVED
 from edgeswarm.plan import Plan
@@ -175,16 +175,16 @@ class Command:
         return Preparation(loading, opening, self.supervision.spawn(prepare, name="export model"))
 
     def start_data_service(
-        self, preparation: Preparation, listen_address: str, *, first_round: int = 0
+        self, preparation: Preparation, address: str, *, first_round: int = 0
     ) -> Task[DataServiceReady]:
-        """Samples where served, and the layers of the first round."""
+        """Samples where served, and the layers of the first round. address: "host:port" to listen on."""
 
         def serve() -> DataServiceReady:
             loaded = preparation.loading.result()
             serves_samples = loaded.job.data == SERVED
             settings = DataServiceSettings(
                 identity_folder=str(self.folders.operator_dir),
-                listen_address=join_host_and_port(listen_address, 0),
+                listen_address=address,
                 job_folder=str(loaded.folder),
                 job_file=loaded.bundle.job_file,
                 job_id=self.job_id,

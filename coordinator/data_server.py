@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from edgeswarm.errors import EdgeswarmError
+from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.channel import secure_server
@@ -65,6 +65,8 @@ def serve(settings: DataServiceSettings, *, answer: TextIO, life: TextIO) -> int
         )
         server.start()
     except EdgeswarmError as error:
+        if error.code is ErrorCode.PORT_IN_USE:
+            error.remedy = "Wait for the training that listens there, or choose another data_port in the settings."
         print(json.dumps({"error": error.to_json()}), file=answer, flush=True)
         return int(error.exit_code)
     serving.set()

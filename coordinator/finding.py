@@ -198,10 +198,12 @@ def choose(answers: Sequence[Answer]) -> Choice:
     choice = Choice([], {}, [])
     for node_id in sorted({answer.link.node_id for answer in answers}):
         mine = [answer for answer in answers if answer.link.node_id == node_id]
-        places = {answer.box: answer.link.address for answer in mine if answer.box}
-        if len(places) > 1:
-            choice.left_out[node_id] = _cloned(node_id, sorted(places.values()))
+        # Answers come in the order in which they were asked for. An agent that was started anew meanwhile is one box.
+        at = {answer.link.address: answer.box for answer in mine if answer.box}
+        if len(set(at.values())) > 1:
+            choice.left_out[node_id] = _cloned(node_id, sorted(at))
             continue
+        mine = [answer for answer in mine if answer.box in ("", *at.values())]
         best = min(mine, key=lambda answer: (_PREFERENCE.index(answer.source), answer.link.round_trip_seconds))
         if best.link.protocol_version != PROTOCOL_VERSION:
             choice.left_out[node_id] = _version_differs(best.link)

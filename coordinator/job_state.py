@@ -14,7 +14,8 @@ for a better one, while whoever is suspected is probed:
     t=0.00  nano-2: link to nano-1 broke   (consequence?)  probe nano-1, wait
     t=0.02  nano-1: worker died of memory  (a cause)       verdict
 
-Slow is not dead: a device that is silent is lost only when it doesn't answer a probe either.
+Slow is not dead: a device that is silent is lost only when it doesn't answer a probe either. Where all are lost at once, it is
+this machine that lost its network; so a device's loss waits for the answers of others that are probed, too.
 """
 
 from __future__ import annotations
@@ -273,9 +274,12 @@ def _judge(state: JobState, *, now: float) -> JobState:
         return state
     best = min(state.reports, key=lambda report: report.rank)  # the first of the best
     waited = now - state.first_report
-    if best.rank > 1 and (waited < VERDICT_WAIT_SECONDS or (state.probing and waited < PROBE_WAIT_SECONDS)):
+    is_unsure = best.rank > 1
+    awaits_probes = bool(state.probing) and waited < PROBE_WAIT_SECONDS
+    if (is_unsure and waited < VERDICT_WAIT_SECONDS) or (awaits_probes and (is_unsure or state.lost)):
         return state
-    return replace(state, phase=Phase.FAILED, error=best.error)
+    all_lost = len(state.devices) > 1 and state.lost.issuperset(state.devices)
+    return replace(state, phase=Phase.FAILED, error=_nobody_answers() if all_lost else best.error)
 
 
 def _silent(state: JobState, *, now: float) -> tuple[str, ...]:
@@ -298,6 +302,14 @@ def _lost(device: str) -> EdgeswarmError:
         ErrorCode.DEVICE_LOST,
         f"The device {device} was lost: its agent does not answer any more.",
         "Check its power and its network, see that `edgeswarm-agent run` runs there, and start the training again.",
+    )
+
+
+def _nobody_answers() -> EdgeswarmError:
+    return EdgeswarmError(
+        ErrorCode.DEVICE_LOST,
+        "All devices were lost at once: no agent answers any more.",
+        "Check this machine's own network, and the switch or router between; then start the training again.",
     )
 
 

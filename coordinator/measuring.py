@@ -93,28 +93,29 @@ class Measuring:
                 done += 1
                 self._progress.tell(ProfileProgress(done, total, f"{layer} on {device}"))
 
-        tasks = [
-            self._supervision.spawn(
-                partial(
-                    measure_layers,
-                    links[item.device],
-                    item,
-                    job=self._job,
-                    layer_graph=facts.layer_graph,
-                    dtype=facts.dtype,
-                    parts=parts,
-                    measured=partial(measured, item.device),
-                    known_costs=self._profiles.processes.get(item.hardware_key),
-                ),
-                name=f"profile on {item.device}",
-                device=item.device,
+        known = self._profiles
+
+        def measure(item: LayerWork) -> Profiles:
+            profiles = measure_layers(
+                links[item.device],
+                item,
+                job=self._job,
+                layer_graph=facts.layer_graph,
+                dtype=facts.dtype,
+                parts=parts,
+                measured=partial(measured, item.device),
+                known_costs=known.processes.get(item.hardware_key),
             )
+            kept = without_losses(profiles, known=known)
+            self._cache.add(kept)  # at once: another device may fail
+            return kept
+
+        tasks = [
+            self._supervision.spawn(partial(measure, item), name=f"profile on {item.device}", device=item.device)
             for item in work
         ]
-        for profiles in self._supervision.wait(*tasks):
-            kept = without_losses(profiles, known=self._profiles)
+        for kept in self._supervision.wait(*tasks):
             self._profiles.update(kept)
-            self._cache.add(kept)
 
     def _measure_links(
         self, pairs: list[tuple[str, str]], links: Mapping[str, AgentLink], places: Mapping[str, Place]

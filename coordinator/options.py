@@ -28,7 +28,8 @@ class TrainOptions:
     output: folder of the result, `edgeswarm-out-<job name>` in the current folder by default (the job's name is its file's stem).
     plan_path: an `edgeswarm-plan/1` file to follow; then nothing is measured and `planner` isn't asked.
     micro_batch: fixed, or None to let the planner choose. epochs, batch_size, seed, wire_dtype: over the job's own.
-    fresh_profiles: measure again what is cached. listen_address: the host on which the data service listens.
+    fresh_profiles: measure again what is cached. listen_address, data_port: where the data service listens; port 0 for
+    any free one.
     resume: go on with the unfinished training in `unfinished_folder`. checkpoint_every: rounds from one checkpoint to the
     next; None lets the training's own pace decide. tensorboard: folder for its event files.
     keep_shares: the samples stay shared as the plan has it, whatever speed the devices show; so they do with plan_path.
@@ -45,6 +46,7 @@ class TrainOptions:
     wire_dtype: str | None = None
     fresh_profiles: bool = False
     listen_address: str = "0.0.0.0"
+    data_port: int = 0
     resume: bool = False
     checkpoint_every: int | None = None
     tensorboard: Path | None = None

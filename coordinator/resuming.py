@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Job
@@ -10,6 +11,9 @@ from edgeswarm.plan import Plan
 
 from .manifest import Manifest
 from .options import TrainOptions
+
+# What is free on a device differs a little each time that somebody looks, which makes no other device of it.
+_FREE_MEMORY_VARIES = 0.05
 
 
 def job_to_resume(job: Job, manifest: Manifest, options: TrainOptions, *, bundle_sha256: str) -> Job:
@@ -68,14 +72,32 @@ def warnings_on_resuming(manifest: Manifest, job: Job, *, bundle_sha256: str) ->
     ]
 
 
-def plan_to_follow(manifest: Manifest, options: TrainOptions, *, found: tuple[str, ...]) -> tuple[Plan | None, str]:
+def plan_to_follow(
+    manifest: Manifest, options: TrainOptions, *, memory_bytes: Mapping[str, int]
+) -> tuple[Plan | None, str]:
     """(the checkpoint's plan, "") where it can be followed again, else (None, why not).
 
-    found: the node ids of the devices that may be used.
+    memory_bytes: what the devices that may be used have for training now, by node id.
     """
-    if options.planner != TrainOptions.planner or options.micro_batch is not None:
+    asked = options.planner != TrainOptions.planner or options.micro_batch is not None or options.fresh_profiles
+    if asked:
         return None, "the command line asks for another one"
-    missing = [device for device in manifest.plan.devices if device not in found]
+    plan = manifest.plan
+    missing = [device for device in plan.devices if device not in memory_bytes]
     if missing:
         return None, f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not at hand"
-    return manifest.plan, ""
+    needed = plan.predicted.memory_bytes if plan.predicted is not None else {}
+    short = [
+        device for device in plan.devices if needed.get(device, 0) > (1 + _FREE_MEMORY_VARIES) * memory_bytes[device]
+    ]
+    if short:
+        return None, f"{', '.join(short)} may use less memory now than it takes"
+    return plan, ""
+
+
+def new_devices(plan: Plan, found: Sequence[str]) -> list[str]:
+    """Those that nobody knew of when the plan was made; none where a person wrote it. found: node ids."""
+    if plan.predicted is None:
+        return []
+    known = {*plan.devices, *(idle.name for idle in plan.idle)}
+    return [device for device in found if device not in known]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeswarm.config import join_host_and_port
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.samples import SampleOrder
@@ -26,7 +27,7 @@ from .metrics import metrics_document
 from .options import TrainOptions
 from .plan_by_hand import fitted
 from .plan_epochs import PlanEpochs, Ready
-from .resuming import narrow_wire_dtype, plan_to_follow, warnings_on_resuming
+from .resuming import narrow_wire_dtype, new_devices, plan_to_follow, warnings_on_resuming
 from .segments import Segments
 from .training import Training, Workers, is_over
 from .unfinished import UnfinishedTraining, check_room
@@ -80,7 +81,8 @@ class TrainJob:
         """The devices of the plan reserved, with the job's files, and the data service at work."""
         command, options = self._command, self._options
         first_round = self._resumed.round if self._resumed is not None else 0
-        serving = command.start_data_service(preparation, options.listen_address, first_round=first_round)
+        address = join_host_and_port(options.listen_address, options.data_port)
+        serving = command.start_data_service(preparation, address, first_round=first_round)
         wanted = by_hand.devices if by_hand is not None else options.discovery.devices
         links = command.devices.find(options.discovery, wanted=wanted)
         if by_hand is None and self._resumed is not None:
@@ -109,15 +111,25 @@ class TrainJob:
         return Ready(loaded, prepared, plan, instance, {device: links[device] for device in plan.devices}, service)
 
     def _plan_of_before(self, manifest: Manifest, links: Mapping[str, AgentLink]) -> Plan | None:
-        plan, why_not = plan_to_follow(manifest, self._options, found=tuple(links))
+        memory_bytes = {device: link.device.memory_budget_bytes for device, link in links.items()}
+        plan, why_not = plan_to_follow(manifest, self._options, memory_bytes=memory_bytes)
         if plan is None:
             self._command.progress.warn(
                 f"The training goes on with another plan than before ({why_not}); "
                 "its result is as good, and not the same to the last bit."
             )
+            return None
+        if new := new_devices(plan, tuple(links)):
+            self._command.progress.warn(
+                f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} not in the plan that goes on; --fresh-profiles makes "
+                "another one."
+            )
         return plan
 
     def _train(self, ready: Ready) -> tuple[Workers, Sequence[SharesMoved]]:
+        # What is imported at the end else is loaded now: edgeswarm may be updated here while it trains for days.
+        from . import checkpoint, gather, layer_files  # noqa: F401
+
         manifest, job, prepared = self._resumed, ready.job, ready.prepared
         done: list[RoundDone] = []
         if manifest is not None:

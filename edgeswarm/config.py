@@ -20,7 +20,6 @@ import math
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,16 +44,15 @@ _Settings = TypeVar("_Settings")
 
 @dataclasses.dataclass(frozen=True)
 class Folders:
-    """The four kinds of folders. None of them is made here: whoever writes makes its own.
+    """The three kinds of folders. None of them is made here: whoever writes makes its own.
 
     config_dir: what a person edits. state_dir: identity, node id: must survive. cache_dir: may be deleted at any
-    time (profiles, bundles, samples). runtime_dir: memory-backed where the system has such a place (snapshots, sockets).
+    time (profiles, bundles, samples).
     """
 
     config_dir: Path
     state_dir: Path
     cache_dir: Path
-    runtime_dir: Path
 
     @property
     def settings_file(self) -> Path:
@@ -77,19 +75,16 @@ class Folders:
 
     @classmethod
     def within(cls, home: Path) -> Folders:
-        """All four under one folder: what EDGESWARM_HOME does, for demos, tests and the testbed."""
-        return cls(home / "config", home / "state", home / "cache", home / "run")
+        """All three under one folder: what EDGESWARM_HOME does, for demos, tests and the testbed."""
+        return cls(home / "config", home / "state", home / "cache")
 
     @classmethod
-    def find(cls, *, service: bool = False, environment: Mapping[str, str] | None = None) -> Folders:
-        """This process's folders: EDGESWARM_HOME, else those of the system's service, else a person's XDG folders."""
+    def find(cls, *, environment: Mapping[str, str] | None = None) -> Folders:
+        """This process's folders: EDGESWARM_HOME, else the XDG folders of the user that it runs as."""
         environment = os.environ if environment is None else environment
         home = environment.get(HOME_VARIABLE)
         if home:
             return cls.within(Path(home).expanduser().absolute())
-        if service:
-            name = "edgeswarm"
-            return cls(Path("/etc") / name, Path("/var/lib") / name, Path("/var/cache") / name, Path("/run") / name)
 
         def xdg(variable: str, default: str) -> Path:
             chosen = environment.get(variable, "")
@@ -100,18 +95,7 @@ class Folders:
             xdg("XDG_CONFIG_HOME", ".config"),
             xdg("XDG_STATE_HOME", ".local/state"),
             xdg("XDG_CACHE_HOME", ".cache"),
-            _runtime_dir(environment),
         )
-
-
-def _runtime_dir(environment: Mapping[str, str]) -> Path:
-    chosen = environment.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(chosen):
-        return Path(chosen) / "edgeswarm"
-    # A login without a session (ssh into a container, cron) has none: the next best memory-backed place.
-    shared_memory = Path("/dev/shm")
-    base = shared_memory if os.access(shared_memory, os.W_OK) else Path(tempfile.gettempdir())
-    return base / f"edgeswarm-{os.getuid()}"
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------
@@ -296,13 +280,15 @@ class OperatorSettings:
     """What `edgeswarm` reads from [operator].
 
     peers: agents' addresses given by hand, "host:port". interfaces: names or addresses to look for agents on (empty: by
-    discovery's rules). discovery_seconds: how long to look. join_port, listen_address: of the join server.
+    discovery's rules). discovery_seconds: how long to look. join_port, listen_address: of the join server. data_port: on
+    which layers and samples are served during a training, on listen_address too; 0 for any free one.
     """
 
     peers: tuple[str, ...] = _setting((), _peers, flag="peer")
     interfaces: tuple[str, ...] = _setting((), _texts, flag="interface")
     discovery_seconds: float = _setting(3.0, _seconds)
     join_port: int = _setting(7599, _port)
+    data_port: int = _setting(0, _port)
     listen_address: str = _setting("0.0.0.0", _text)
 
 

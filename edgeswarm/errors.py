@@ -140,7 +140,7 @@ class ErrorCode(enum.Enum):
     VERSION_DIFFERS = (
         "version-differs",
         ExitCode.ERROR,
-        "A device runs another version of edgeswarm than this machine.",
+        "A device's agent speaks another version of edgeswarm's protocol, or a newer one was installed while it ran.",
         "Install the same version on all machines, and start their agents again.",
     )
     TRUST = (

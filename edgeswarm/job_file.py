@@ -120,7 +120,10 @@ def user_error(error: BaseException, folder: Path, *, where: str, doing: str) ->
     message = f"{place}{said_by(error)} (while {doing} on {where})."
     remedy = "Correct the job file."
     if isinstance(error, FileNotFoundError) and error.filename and not Path(str(error.filename)).is_absolute():
-        remedy = f"Relative paths begin in {Path.cwd()}, where the command was started: give the whole path."
+        remedy = (
+            f"Relative paths begin in {Path.cwd()} on {where}: give the whole path, or Path(__file__).with_name(...) of what is "
+            "in the job's `files`."
+        )
     return EdgeswarmError(ErrorCode.JOB_FILE, message, remedy, detail=detail)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -29,15 +29,18 @@ INPUTS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With what the blocks read: photos of unequal sizes in two classes, a text, and a data set of two splits."""
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the blocks read: photos of unequal sizes in two classes, a text, and a data set of two splits."""
+    import datasets  # here: it takes a second
+
+    folder = tmp_path_factory.mktemp("files")
     for number in range(8):
-        path = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number}.png"
+        path = folder / "photos" / ("cat", "dog")[number % 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         noise = np.random.RandomState(number).randint(0, 256, (70 + number, 90, 3), dtype=np.uint8)
         Image.fromarray(noise).save(path)
-    (tmp_path / "text.txt").write_text("Call me Ishmael. Some years ago, never mind how long precisely. " * 5)
+    (folder / "text.txt").write_text("Call me Ishmael. Some years ago, never mind how long precisely. " * 5)
     table = {
         "input_ids": [[index + place for place in range(6)] for index in range(9)],
         "attention_mask": [[1, 1, 1, 1, index % 2, 0] for index in range(9)],
@@ -45,7 +48,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "text": ["not needed"] * 9,
     }
     splits = {split: datasets.Dataset.from_dict(table) for split in ("train", "test")}
-    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "reviews"))
+    datasets.DatasetDict(splits).save_to_disk(str(folder / "reviews"))
+    return folder
+
+
+@pytest.fixture
+def folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of them, which is the current folder."""
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,7 +1,8 @@
 """The models that people bring: Hugging Face's from configurations with random weights, and plain PyTorch's own kinds.
 
 Each at two sizes: small, for the tests, and full, the size of the papers, for `python -m bench.models`. Nothing is downloaded.
-Dropout is off by default, so that an unsplit model can be compared to the bit.
+Dropout is off by default, so that an unsplit model can be compared to the bit. transformers, which takes seconds to import, is
+imported where a model is made.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 from .models import UNet
@@ -78,6 +78,8 @@ def _module(made: Any) -> nn.Module:
 
 
 def mobilenet_v2(*, dropout: float = 0.0, **changes: Any) -> nn.Module:
+    import transformers
+
     config = transformers.MobileNetV2Config(
         num_labels=LABELS, tf_padding=False, classifier_dropout_prob=dropout, **changes
     )
@@ -86,6 +88,8 @@ def mobilenet_v2(*, dropout: float = 0.0, **changes: Any) -> nn.Module:
 
 def efficientnet(*, dropout: float = 0.0, **changes: Any) -> nn.Module:
     """EfficientNet-B1 unless changed."""
+    import transformers
+
     b1 = {"width_coefficient": 1.0, "depth_coefficient": 1.1, "hidden_dim": 1280, "image_size": 240}
     config = transformers.EfficientNetConfig(
         num_labels=LABELS, dropout_rate=dropout, drop_connect_rate=dropout, **{**b1, **changes}
@@ -95,11 +99,15 @@ def efficientnet(*, dropout: float = 0.0, **changes: Any) -> nn.Module:
 
 def resnet(**changes: Any) -> nn.Module:
     """ResNet-50 unless changed."""
+    import transformers
+
     return _module(transformers.ResNetForImageClassification(transformers.ResNetConfig(num_labels=LABELS, **changes)))
 
 
 def bert(*, dropout: float = 0.0, **changes: Any) -> nn.Module:
     """BERT-small unless changed."""
+    import transformers
+
     small = {"num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048}
     config = transformers.BertConfig(
         num_labels=LABELS, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, **{**small, **changes}
@@ -109,6 +117,8 @@ def bert(*, dropout: float = 0.0, **changes: Any) -> nn.Module:
 
 def gpt2(*, dropout: float = 0.0, **changes: Any) -> nn.Module:
     """GPT-2 (124 million parameters) unless changed; the head's weight is the embedding's."""
+    import transformers
+
     config = transformers.GPT2Config(
         resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, **{"use_cache": False, **changes}
     )
@@ -116,6 +126,8 @@ def gpt2(*, dropout: float = 0.0, **changes: Any) -> nn.Module:
 
 
 def vit(*, dropout: float = 0.0, **changes: Any) -> nn.Module:
+    import transformers
+
     config = transformers.ViTConfig(
         num_labels=LABELS, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, **changes
     )
@@ -123,11 +135,15 @@ def vit(*, dropout: float = 0.0, **changes: Any) -> nn.Module:
 
 
 def swin(*, drop_path: float = 0.0, **changes: Any) -> nn.Module:
+    import transformers
+
     config = transformers.SwinConfig(num_labels=LABELS, drop_path_rate=drop_path, **changes)
     return _module(transformers.SwinForImageClassification(config))
 
 
 def convnext(*, drop_path: float = 0.0, **changes: Any) -> nn.Module:
+    import transformers
+
     config = transformers.ConvNextConfig(num_labels=LABELS, drop_path_rate=drop_path, **changes)
     return _module(transformers.ConvNextForImageClassification(config))
 
@@ -156,6 +172,8 @@ class FrozenBackbone(nn.Module):
     """
 
     def __init__(self, **changes: Any) -> None:
+        import transformers
+
         super().__init__()
         self.backbone = transformers.ResNetModel(transformers.ResNetConfig(**changes)).requires_grad_(False)
         width = self.backbone.config.hidden_sizes[-1]

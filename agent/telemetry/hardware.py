@@ -40,18 +40,25 @@ class Hardware:
         return hashlib.sha256(json.dumps(self.values, sort_keys=True).encode()).hexdigest()
 
 
-def read_hardware(*, slow_down: float = 1.0, threads: int | None = None, root: Path = ROOT) -> Hardware:
+def read_hardware(
+    *,
+    slow_down: float = 1.0,
+    threads: int | None = None,
+    accelerator: str | None = None,
+    root: Path = ROOT,
+) -> Hardware:
     """Looks at the device as this process may use it.
 
     slow_down: by how much the worker stretches its computing. threads: what a person set; else what
-    OMP_NUM_THREADS says, else one for each core that the affinity and the quota leave.
+    OMP_NUM_THREADS says, else one for each core that the affinity and the quota leave. accelerator: what a
+    worker found; else it is guessed.
     """
     affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     quota = cpu_quota_cores(root)
     cores = min(float(len(affinity)), quota) if quota is not None else float(len(affinity))
     thread_count = threads or _threads_of_the_environment() or max(1, int(cores))
     torch = torch_version()
-    accelerator = guess_accelerator(torch, root)
+    accelerator = accelerator or guess_accelerator(torch, root)
     card = read_card() if accelerator == "cuda" else None
     board = board_name(root)
     values = {
@@ -90,14 +97,14 @@ def _threads_of_the_environment() -> int | None:
 def torch_version() -> str:
     """Of the torch that the worker would import, from its package's metadata; empty where there is none."""
     try:
-        return importlib.metadata.version("torch")
+        return importlib.metadata.version("torch") or ""  # None while pip replaces it
     except importlib.metadata.PackageNotFoundError:
         return ""
 
 
 def guess_accelerator(torch: str, root: Path = ROOT) -> str:
-    """ "cuda" where there is a GPU, this process may use it, and torch isn't built for the CPU alone; the worker's hello
-    settles it."""
+    """ "cuda" where there is a GPU, this process may use it, and torch isn't built for the CPU alone; a worker
+    settles it (hardware_now.py)."""
     has_gpu = chosen_card(os.environ) is not None and any((root / device).exists() for device in _GPU_DEVICES)
     return "cuda" if has_gpu and torch and not torch.endswith("+cpu") else "cpu"
 

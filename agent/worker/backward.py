@@ -19,9 +19,10 @@ from edgeswarm.model.later_weights import LaterWeights
 def edges_of(outputs: Sequence[torch.Tensor]) -> list[GradientEdge | None]:
     """The outputs' places in the graph, which are all that their backward needs; None where nothing is trained before them.
 
-    A tensor would be held with its values until then, by every micro-batch in flight.
+    A tensor would be held with its values until then, by every micro-batch in flight. The edge is that of a view: before PyTorch
+    2.9 an edge doesn't keep what a function written in Python made alive, and one of C++ behind it does.
     """
-    return [get_gradient_edge(output) if output.requires_grad else None for output in outputs]
+    return [get_gradient_edge(output.view_as(output)) if output.requires_grad else None for output in outputs]
 
 
 def run_backward(outputs: Sequence[torch.Tensor | GradientEdge], gradients: Sequence[torch.Tensor | None]) -> None:

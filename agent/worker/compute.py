@@ -143,7 +143,7 @@ class StageCompute:
         """Of the first and the last stage."""
         if self.feed is None:
             return Batch()
-        self.shared.progress.set(WAITING + "samples")
+        self.shared.progress.set(WAITING + "samples", beside=self.feed.doing)
         with self.shared.clock.part(WAITING + "samples"):
             return self.feed.get(self._round, micro_batch)
 

@@ -186,7 +186,7 @@ class StageEvaluation:
     def _samples(self, micro_batch: int) -> Batch:
         if self._feed is None:
             return Batch()
-        self._shared.progress.set(f"{ACTIVITY}{WAITING}samples")
+        self._shared.progress.set(f"{ACTIVITY}{WAITING}samples", beside=self._feed.doing)
         return self._feed.get(self._round, micro_batch)
 
     def _measure(self, outputs: Sequence[torch.Tensor], samples: Batch, draw: DrawKey, *, rows: int) -> None:

@@ -25,7 +25,8 @@ from edgeswarm.job import Job
 from edgeswarm.wire.fetch import SamplePart
 
 from .errors import HaltedError
-from .samples import Samples, SampleSource
+from .samples import LONG_FOR_AN_ITEM_SECONDS, LocalSamples, Samples, SampleSource
+from .timing import Progress
 from .transformed_samples import TransformedSamples
 from .transforming import ReadSamples, Transforming
 
@@ -90,10 +91,20 @@ class SampleFeed:
             raise ValueError("ahead is at least 1 micro-batch")
         self._source = source
         self._part = part
+        # What the user's code in its thread is at, for whoever waits for it.
+        self.doing = (
+            source.doing if isinstance(source, LocalSamples) else Progress(longest_seconds=LONG_FOR_AN_ITEM_SECONDS)
+        )
         self._transforming: Transforming | None = None
         if job.transform is not None:
             self._transforming = Transforming(
-                source=source, transform=job.transform, seed=seed, part=part, where=where, kept=transformed
+                source=source,
+                transform=job.transform,
+                seed=seed,
+                part=part,
+                where=where,
+                kept=transformed,
+                doing=self.doing,
             )
         self._requests = requests
         self._ahead = ahead
@@ -105,14 +116,8 @@ class SampleFeed:
         self._pending: FeedRequest | None = None
         self._error: BaseException | None = None
         self._is_exhausted = False
-        self._waiting_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="sample-feed", daemon=True)
         self._thread.start()
-
-    @property
-    def waiting_since(self) -> float | None:
-        """time.monotonic() of when `get` began to wait for what it still waits for; None while nobody waits."""
-        return self._waiting_since
 
     def get(self, round_number: int, micro_batch: int) -> Batch:
         """The batch of a request, once. Waits for it.
@@ -122,16 +127,12 @@ class SampleFeed:
         """
         key = (round_number, micro_batch)
         with self._changed:
-            try:
-                while key not in self._ready:
-                    if self._error is not None:
-                        raise self._error
-                    if self._is_exhausted:
-                        raise ValueError(f"round {round_number}, micro-batch {micro_batch} isn't among the requests")
-                    self._waiting_since = self._waiting_since or time.monotonic()
-                    self._changed.wait()
-            finally:
-                self._waiting_since = None
+            while key not in self._ready:
+                if self._error is not None:
+                    raise self._error
+                if self._is_exhausted:
+                    raise ValueError(f"round {round_number}, micro-batch {micro_batch} isn't among the requests")
+                self._changed.wait()
             batch = self._ready.pop(key)
             self._ready_bytes -= bytes_of(batch)
             self._changed.notify_all()

@@ -170,7 +170,7 @@ class Worker:
         del kept
         self._epoch = epoch
         self._take_switch(epoch.switch)
-        self._progress.epoch = request.job.epoch
+        self._progress.begin_epoch(request.job.epoch)
         self._next_round = request.first_round
         try:
             ready = epoch.prepare()

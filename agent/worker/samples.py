@@ -21,8 +21,14 @@ from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
 from .errors import line_of
 from .sample_cache import Place, SampleCache
+from .timing import READING, Progress
 
-FETCH_TIMEOUT_SECONDS = 120.0
+# A data set that is slow isn't dead: all that ask it wait for one another.
+FETCH_TIMEOUT_SECONDS = 600.0
+_CALL_SECONDS = 10.0  # that one call is to take at most, by what calls have taken so far
+# As if reading or transforming an item had taken this before, for whoever tells by that whether it hangs: a disk that slept spins
+# up, a share of the network comes back.
+LONG_FOR_AN_ITEM_SECONDS = 15.0
 
 
 class Samples(Protocol):
@@ -49,17 +55,19 @@ class SampleSource(Protocol):
 
 
 class LocalSamples:
-    """The data set as this device opened it itself. where: the device's name, for messages."""
+    """The data set as this device opened it itself. where: the device's name, for messages. doing: for whoever waits for it."""
 
     def __init__(self, dataset: Dataset, *, where: str = "this device") -> None:
         self._dataset = dataset
         self._where = where
+        self.doing = Progress(longest_seconds=LONG_FOR_AN_ITEM_SECONDS)
 
     def read(self, indices: Sequence[int], part: SamplePart) -> Samples:
         values = {}
         for index in indices:
             try:
-                values[index] = part_of(self._dataset[index], part)
+                with self.doing.during(f"reading item {index} of the dataset", kind=READING):
+                    values[index] = part_of(self._dataset[index], part)
             except EdgeswarmError:
                 raise
             except (Exception, SystemExit) as error:  # the user's code may raise anything
@@ -154,7 +162,10 @@ class ServedSamples:
             return FetchedSamples(places)
 
     def samples_a_call(self) -> int:
-        return max(1, FEED_CALL_BYTES // self._sample_bytes) if self._sample_bytes else 1
+        if not self._sample_bytes:
+            return 1
+        by_time = _CALL_SECONDS * self.fetched_samples / max(self.fetch_seconds, 1e-9)
+        return max(1, min(FEED_CALL_BYTES // self._sample_bytes, int(by_time)))
 
     def cancel(self) -> None:
         call = self._call

@@ -16,6 +16,9 @@ ALL_REDUCE = "all-reduce"
 STEP = "step"
 OTHER = "other"
 WAITING = "waiting for "
+# Of the thread that makes samples ready.
+READING = "reading"
+TRANSFORM = "transform"
 # What the model itself is; its seconds of the processor are counted, too.
 MODEL_PARTS = frozenset({FORWARD, BACKWARD, STEP})
 
@@ -83,23 +86,49 @@ class Doing(NamedTuple):
 
 
 class Progress:
-    """What the worker does now, for the heartbeat: written by the compute thread, read by the one that reports."""
+    """What a thread of the worker does now, for the heartbeat: written by this thread, read by the one that reports.
 
-    def __init__(self) -> None:
+    longest_seconds: of a kind at least, whatever its actions have taken so far.
+    """
+
+    def __init__(self, *, longest_seconds: float = 0.0) -> None:
         self._lock = threading.Lock()
         self._doing = Doing("idle", (), 0, time.monotonic(), "", 0.0)
+        self._beside: Progress | None = None
+        self._least = longest_seconds
         self._longest: dict[str, float] = {}
         self.epoch = 0
         self.round = 0
 
-    def set(self, action: str, waiting_for: tuple[str, ...] = (), *, kind: str = "") -> None:
-        """kind: as Doing has it."""
+    def begin_epoch(self, epoch: int) -> None:
+        """With another stage maybe: what actions have taken so far says nothing of its."""
+        with self._lock:
+            self.epoch = epoch
+            self._longest.clear()
+
+    def set(
+        self, action: str, waiting_for: tuple[str, ...] = (), *, kind: str = "", beside: Progress | None = None
+    ) -> None:
+        """kind: as Doing has it. beside: of the thread that this one waits for."""
         with self._lock:
             before, now = self._doing, time.monotonic()
             if before.kind:
                 self._longest[before.kind] = max(self._longest.get(before.kind, 0.0), now - before.since)
-            self._doing = Doing(action, waiting_for, before.number + 1, now, kind, self._longest.get(kind, 0.0))
+            longest = max(self._least, self._longest.get(kind, 0.0)) if kind else 0.0
+            self._doing = Doing(action, waiting_for, before.number + 1, now, kind, longest)
+            self._beside = beside
+
+    @contextlib.contextmanager
+    def during(self, action: str, *, kind: str) -> Iterator[None]:
+        self.set(action, kind=kind)
+        try:
+            yield
+        finally:
+            self.set("idle")
 
     def read(self) -> Doing:
+        """Where it waits for a thread that computes, what that one is at."""
         with self._lock:
-            return self._doing
+            doing, beside = self._doing, self._beside
+        other = beside.read() if beside is not None else doing
+        return other if other.kind else doing

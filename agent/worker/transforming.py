@@ -24,6 +24,7 @@ from edgeswarm.wire.tensor_samples import part_of
 from .errors import line_of
 from .sample_cache import Place
 from .samples import FetchedSamples, PlainSamples, Samples, SampleSource
+from .timing import TRANSFORM, Progress
 from .transformed_samples import TransformedSamples, UnknownTypeError, copied
 
 Transform = Callable[[Any, torch.Generator], Any]
@@ -43,7 +44,7 @@ class ReadSamples:
 class Transforming:
     """Transforms the samples of a source. part: what a batch has; whole samples are read all the same, for transforms take those.
 
-    where: the device's name, for messages. kept: None where nothing is.
+    where: the device's name, for messages. kept: None where nothing is. doing: is told what the transform is at.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Transforming:
         seed: int,
         part: SamplePart,
         where: str,
+        doing: Progress,
         kept: TransformedSamples | None = None,
     ) -> None:
         self._source = source
@@ -61,6 +63,7 @@ class Transforming:
         self._seed = seed
         self._part = part
         self._where = where
+        self._doing = doing
         self._kept = kept
 
     def read(self, indices: Sequence[int], *, in_pieces: bool) -> ReadSamples:
@@ -127,7 +130,7 @@ class Transforming:
         """The wanted part of what the transform makes of a sample; gives up keeping where it draws."""
         try:
             sample = samples.item(index)
-            with drawing_from(generator) as drew:
+            with drawing_from(generator) as drew, self._doing.during(f"transform of item {index}", kind=TRANSFORM):
                 sample = self._transform(sample, generator)
                 if self._kept is not None and self._kept.watches_next() and drew():
                     self._kept.give_up()

@@ -7,9 +7,12 @@ import errno
 import json
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 import click
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,6 +87,18 @@ class _Lossy:
 def print_json(document: dict[str, Any]) -> None:
     """The one JSON document of a command with --json."""
     click.echo(json.dumps(document, indent=2))
+
+
+def write_json(path: Path, document: object, *, what: str) -> None:
+    """what: for messages, as "trace". Raises EdgeswarmError (OUTPUT_FAILED) where the file can't be written."""
+    try:
+        path.write_text(json.dumps(document))
+    except OSError as error:
+        raise EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"The {what} {path} can't be written: {error.strerror}.",
+            "Name a file in a folder that exists and has room.",
+        ) from error
 
 
 def hint(text: str = "") -> None:

@@ -12,7 +12,7 @@ import click
 from edgeswarm.cli_errors import json_option
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
-from .console import data_console, print_json, prints_to_standard_error, progress_console
+from .console import data_console, print_json, prints_to_standard_error, progress_console, write_json
 from .interrupts import cancelled_by_signals
 from .options import EXISTING_FILE, FindArguments, find_options, job_options, operator_settings
 from .plot_option import draw_round, plot_option
@@ -41,6 +41,13 @@ if TYPE_CHECKING:
     help="Also plan with a change: -DEVICE, +DEVICE or +CLASS (one more like it; a class by its board, as `edgeswarm "
     "devices` prints it), DEVICE.mbps=1000, DEVICE.memory=8GiB; commas join. Repeatable.",
 )
+@click.option(
+    "--write-instance",
+    "written_instance",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write model, devices and links as they were measured, for --instance of `plan` and `simulate`.",
+)
 @plot_option
 @job_options
 @find_options
@@ -50,6 +57,7 @@ def plan(
     job: Path | None,
     instance_path: Path | None,
     changes: tuple[str, ...],
+    written_instance: Path | None,
     plot_path: Path | None,
     planner: str,
     micro_batch: int | None,
@@ -71,6 +79,7 @@ def plan(
       edgeswarm plan job.py --what-if -laptop --what-if nano-1.mbps=1000
       edgeswarm plan job.py --what-if "+NVIDIA Jetson Nano"
       edgeswarm plan job.py --json > plan.json
+      edgeswarm plan job.py --write-instance instance.json
       edgeswarm plan --instance instance.json --plot timeline.svg
     """
     if (job is None) == (instance_path is None):
@@ -96,6 +105,10 @@ def plan(
             seed=seed,
             fresh_profiles=fresh_profiles,
         )
+    if written_instance is not None:
+        from edgeswarm.profile_json import instance_to_json
+
+        write_json(written_instance, instance_to_json(instance), what="instance")
     from ..planner.alternatives import of_changes, of_planners
     from ..planner.bound import round_bound_seconds
     from ..planner.planners import comparison_planners
@@ -147,6 +160,7 @@ def plan_job(job: Path, found: Mapping[str, Any], **wanted: Any) -> tuple[Plan, 
     options = TrainOptions(
         job_path=job,
         listen_address=settings.listen_address,
+        data_port=settings.data_port,
         discovery=FindArguments(**found).with_settings(settings),
         **wanted,
     )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from edgeswarm.cli_errors import json_option
-from edgeswarm.errors import EdgeswarmError, ErrorCode
 
-from .console import data_console, print_json
+from .console import data_console, print_json, write_json
 from .options import EXISTING_FILE, find_options, job_options
 from .plan_command import plan_job, read_instance
 from .plot_option import draw_round, plot_option
@@ -97,7 +95,7 @@ def simulate(
     if trace_path is not None:
         from ..simulator.trace import chrome_trace
 
-        write_json(trace_path, chrome_trace(simulation))
+        write_json(trace_path, chrome_trace(simulation), what="trace")
     if plot_path is not None:
         draw_round(simulation, instance, plot_path)
     from .simulation_view import print_simulation, simulation_document
@@ -106,15 +104,3 @@ def simulate(
         print_json(simulation_document(simulation, plan))
     else:
         print_simulation(data_console(), simulation, plan, instance)
-
-
-def write_json(path: Path, document: object) -> None:
-    """Raises EdgeswarmError (OUTPUT_FAILED) where the file can't be written."""
-    try:
-        path.write_text(json.dumps(document))
-    except OSError as error:
-        raise EdgeswarmError(
-            ErrorCode.OUTPUT_FAILED,
-            f"The trace {path} can't be written: {error.strerror}.",
-            "Name a file in a folder that exists and has room.",
-        ) from error

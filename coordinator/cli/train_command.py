@@ -136,6 +136,7 @@ def train(
         wire_dtype=wire_dtype,
         fresh_profiles=fresh_profiles,
         listen_address=settings.listen_address,
+        data_port=settings.data_port,
         resume=resume,
         checkpoint_every=checkpoint_every,
         tensorboard=tensorboard,

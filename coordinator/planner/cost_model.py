@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgeswarm.plan import Plan, Prediction, Stage, StagePrediction
-from edgeswarm.profile import PlanningInstance
+from edgeswarm.profile import DeviceProfile, PlanningInstance
 from edgeswarm.samples import Interval, overlaps, split_in_passes, split_micro_batch
 
 from .passing_memory import PassingMemory, passing_bytes
@@ -191,15 +191,22 @@ def link_step(instance: PlanningInstance, index: int, sender: Stage, receiver: S
     )
 
 
-def stage_step(instance: PlanningInstance, index: int, stage: Stage) -> Step:
-    """The step of a stage: its slowest replica, forward and backward apart (Eq 8)."""
+def stage_step(instance: PlanningInstance, index: int, stage: Stage, *, weights_apart: bool = False) -> Step:
+    """The step of a stage: its slowest replica, forward and backward apart (Eq 8).
+
+    weights_apart: a backward is what its two parts take, which may be more than it takes in one go.
+    """
     layers = (stage.first_layer, stage.end_layer)
+
+    def backward(profile: DeviceProfile, size: int) -> float:
+        return sum(profile.backward_apart(size, *layers)) if weights_apart else profile.backward(size, *layers)
+
     parts = [(instance.profile_of(device), passes_of_share(stage, device)) for device in stage.devices]
     return Step(
         StepKind.STAGE,
         index,
         forward_seconds=max(sum(profile.forward(size, *layers) for size in sizes) for profile, sizes in parts),
-        backward_seconds=max(sum(profile.backward(size, *layers) for size in sizes) for profile, sizes in parts),
+        backward_seconds=max(sum(backward(profile, size) for size in sizes) for profile, sizes in parts),
         all_reduce_seconds=all_reduce_seconds(instance, stage),
     )
 
@@ -210,13 +217,15 @@ def passes_of_share(stage: Stage, device: str, samples: int | None = None, *, le
     return [part.size for part in split_in_passes(interval, at_once=stage.at_once(device), least_batch=least_batch)]
 
 
-def pipeline_steps(instance: PlanningInstance, stages: Sequence[Stage]) -> tuple[Step, ...]:
-    """All 2P-1 steps in order: stage, link, stage, ..."""
+def pipeline_steps(
+    instance: PlanningInstance, stages: Sequence[Stage], *, weights_apart: bool = False
+) -> tuple[Step, ...]:
+    """All 2P-1 steps in order: stage, link, stage, ... weights_apart: as stage_step has it."""
     steps: list[Step] = []
     for index, stage in enumerate(stages):
         if index:
             steps.append(link_step(instance, index - 1, stages[index - 1], stage))
-        steps.append(stage_step(instance, index, stage))
+        steps.append(stage_step(instance, index, stage, weights_apart=weights_apart))
     to_end = 0.0
     for place in reversed(range(len(steps))):
         to_end += steps[place].seconds
@@ -272,7 +281,7 @@ def evaluate(
     Raises EdgeswarmError(PLAN_INVALID) where the plan is not one for this instance.
     """
     instance.validate_plan(plan)
-    steps = pipeline_steps(instance, plan.stages)
+    steps = pipeline_steps(instance, plan.stages, weights_apart=plan.has_weights_apart)
     seconds = round_seconds(steps, plan.micro_batches)
     return Prediction(
         round_seconds=seconds,

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import DeviceProfile, PlanningInstance
 from edgeswarm.samples import split_micro_batch
@@ -113,7 +115,9 @@ def expected_seconds(instance: PlanningInstance, plan: Plan) -> dict[str, float]
     """Forward and backward of one round by the curves, by device."""
     least = instance.model.largest_least_batch
     return {
-        device: _expected_seconds(instance.profile_of(device), plan, stage, device, least_batch=least)
+        device: _expected_seconds(
+            _profile_for(plan, instance.profile_of(device)), plan, stage, device, least_batch=least
+        )
         for stage in plan.stages
         for device in stage.devices
     }
@@ -127,9 +131,27 @@ def stretched(instance: PlanningInstance, plan: Plan, computing_seconds: Mapping
         if expected > 0:
             place = instance.index_of[device]
             kind = f"{devices[place].profile} as {device} showed it"
-            profiles[kind] = times_as_long(instance.profile_of(device), computing_seconds[device] / expected)
+            profile = _profile_for(plan, instance.profile_of(device))
+            profiles[kind] = times_as_long(profile, computing_seconds[device] / expected)
             devices[place] = replace(devices[place], profile=kind)
     return replace(instance, profiles=profiles, devices=tuple(devices))
+
+
+def _profile_for(plan: Plan, profile: DeviceProfile) -> DeviceProfile:
+    """Where gradients of weights come apart: with backwards that take at once what both parts take, of which these are parts.
+
+    Samples are shared by the whole, and rounds simulated by the parts.
+    """
+    if not plan.has_weights_apart or not profile.weights_parts:
+        return profile
+    rest, weights = np.array(profile.rest_parts), np.array(profile.weights_parts)
+    both = rest + weights
+    return replace(
+        profile,
+        backward_seconds=tuple(tuple((np.array(row) * both).tolist()) for row in profile.backward_seconds),
+        rest_parts=tuple((rest / both).tolist()),
+        weights_parts=tuple((weights / both).tolist()),
+    )
 
 
 def _expected_seconds(profile: DeviceProfile, plan: Plan, stage: Stage, device: str, *, least_batch: int) -> float:

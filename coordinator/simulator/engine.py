@@ -287,7 +287,9 @@ class Engine:
         replica.busy_until = start + seconds
         replica.stalled = 0.0
         self._queue.at(start + seconds, self._computed, replica)
-        is_last = action.kind is self._last_kind and action.micro_batch == replica.mine[-1]
+        # Where nothing can wait, gradients of weights are done with the backward.
+        gives_gradients = WEIGHTS if part.weights_seconds else BACKWARD
+        is_last = action.kind is gives_gradients and action.micro_batch == replica.mine[-1]
         if is_last and replica.all_reduce is not None:
             for number, bucket in enumerate(replica.work.buckets):
                 computed = seconds * bucket.ready

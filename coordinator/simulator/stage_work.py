@@ -177,7 +177,7 @@ def _buckets(
     instance: PlanningInstance, stage: Stage, name: str, cuts: Sequence[tuple[int, int, int]], *, apart: bool
 ) -> tuple[Bucket, ...]:
     """In the order of the backward, the last layer first. A layer's gradients are done when its backward is, or its weights are,
-    where they come apart.
+    where they come apart and take any time.
 
     cuts: of `_bucket_cuts`.
     """
@@ -187,7 +187,7 @@ def _buckets(
     begin = stage.first_layer
     profile = instance.profile_of(name)
     seconds = profile.seconds_before(stage.at_once(name))[1]
-    if apart and profile.weights_parts:
+    if apart and any(profile.weights_parts[stage.first_layer : stage.end_layer]):
         seconds = np.concatenate([[0.0], np.cumsum(np.diff(seconds) * np.array(profile.weights_parts))])
     end = float(seconds[stage.end_layer])
     whole = end - float(seconds[stage.first_layer])

@@ -66,7 +66,8 @@ def error_of_call(error: grpc.RpcError, *, device: str, doing: str = "") -> Edge
         return EdgeswarmError(
             ErrorCode.DEVICE_UNREACHABLE,
             f"{device} can't be reached{tried}.",
-            "Check that it is on, on this network, and that `edgeswarm-agent run` runs there.",
+            "Check that it is on and on this network, that no firewall there holds up its ports, and, of a device, that "
+            "`edgeswarm-agent run` runs there.",
             detail=details,
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -212,11 +212,6 @@ def peer_node_id(context: grpc.ServicerContext) -> str:
     return peer(context)[0]
 
 
-def peer_role(context: grpc.ServicerContext) -> Role:
-    """The caller's role, from its certificate."""
-    return peer(context)[1]
-
-
 def require_role(context: grpc.ServicerContext, role: Role) -> str:
     """The caller's node id, if it has this role; raises EdgeswarmError (TRUST) otherwise."""
     node_id, held = peer(context)
@@ -251,14 +246,6 @@ def raw_unary_stream_handler(function: Callable[[bytes, grpc.ServicerContext], I
     return handler
 
 
-def raw_stream_stream_handler(
-    function: Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]],
-) -> RawHandler:
-    """A method with a stream of byte messages in each direction."""
-    handler: RawHandler = grpc.stream_stream_rpc_method_handler(function)
-    return handler
-
-
 def raw_service(service: str, methods: Mapping[str, RawHandler]) -> grpc.GenericRpcHandler:
     """The methods as a service ("edgeswarm.wire.v1.Tensors"), for `secure_server(handlers=...)`."""
     return grpc.method_handlers_generic_handler(service, dict(methods))
@@ -272,13 +259,3 @@ def raw_unary(channel: grpc.Channel, service: str, method: str) -> grpc.UnaryUna
 def raw_stream_unary(channel: grpc.Channel, service: str, method: str) -> grpc.StreamUnaryMultiCallable[bytes, bytes]:
     """The client's side of `raw_stream_unary_handler`."""
     return channel.stream_unary(f"/{service}/{method}")
-
-
-def raw_unary_stream(channel: grpc.Channel, service: str, method: str) -> grpc.UnaryStreamMultiCallable[bytes, bytes]:
-    """The client's side of `raw_unary_stream_handler`."""
-    return channel.unary_stream(f"/{service}/{method}")
-
-
-def raw_stream_stream(channel: grpc.Channel, service: str, method: str) -> grpc.StreamStreamMultiCallable[bytes, bytes]:
-    """The client's side of `raw_stream_stream_handler`."""
-    return channel.stream_stream(f"/{service}/{method}")

@@ -5,8 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from edgeswarm_agent import device, supervisor
+
 from .called_agent import Agent
 from .processes import Cluster
+
+
+@pytest.fixture(autouse=True)
+def impatient_agents() -> Iterator[None]:
+    """Agents of this process wait less for a worker that does not listen, and between two heartbeats."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "TERMINATE_SECONDS", 0.25)
+        patch.setattr(device, "HEARTBEAT_SECONDS", 0.05)
+        yield
 
 
 @pytest.fixture

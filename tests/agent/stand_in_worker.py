@@ -16,7 +16,6 @@ import time
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2
-from edgeswarm_agent.device import error_json
 from edgeswarm_agent.pipe import MessagePipe
 
 PORT = 4321
@@ -52,6 +51,8 @@ def fault(mode: str, pipe: MessagePipe) -> None:
         pipe.send(worker_pb2.WorkerEvent(rounds=reports))
         time.sleep(60)
     elif mode == "failure":
+        from edgeswarm_agent.device import error_json  # here: it imports much, and workers start often
+
         error = EdgeswarmError(ErrorCode.LINK_BROKEN, "The link to nano-2 broke.", "Look at its cable.")
         failure = agent_pb2.Failure(error_json=error_json(error), suspects=["nano-2"])
         pipe.send(worker_pb2.WorkerEvent(failure=failure))

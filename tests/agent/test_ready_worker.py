@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 
+import psutil
 import pytest
 
 from edgeswarm_agent import service
+from edgeswarm_agent.telemetry.hardware_now import HardwareNow
 from edgeswarm_agent.telemetry.memory import Memory
 
 from .called_agent import Agent, StartAgent, Watch
@@ -49,12 +52,12 @@ def test_a_worker_waits_only_so_long(start_agent: StartAgent) -> None:
 
 
 def test_a_job_keeps_the_worker_that_waited_for_it(start_agent: StartAgent) -> None:
-    agent = start_agent(ready_worker_seconds=0.5)
+    agent = start_agent(ready_worker_seconds=0.3)
     agent.reserve()
     agent.release()
     _, waiting = workers_of(agent)
     agent.reserve("digits-2")
-    time.sleep(0.7)
+    time.sleep(0.4)
     assert exists(waiting)
 
 
@@ -81,6 +84,25 @@ def test_what_a_waiting_worker_holds_is_free_for_the_job(
     assert agent.describe().memory_budget_bytes == alone
     agent.release()
     assert alone < agent.describe().memory_budget_bytes < alone + (1 << 30)
+
+
+def test_a_worker_that_waited_goes_where_the_device_is_another_one_by_then(
+    start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = start_agent(ready_worker_seconds=60.0)
+    agent.reserve()
+    agent.release()
+    _, waiting = workers_of(agent)
+    usual = HardwareNow.read
+    monkeypatch.setattr(HardwareNow, "read", lambda now: replace(usual(now), threads=7))
+    agent.reserve("digits-2")
+    *_, new = workers_of(agent)
+    assert new != waiting
+    assert not exists(waiting)
+    command = psutil.Process(new).cmdline()
+    assert command[command.index("--threads") + 1] == "7"
+    agent.reserve("digits-2", bundle="0" * 64)
+    assert workers_of(agent)[-1] == new, "the job's own worker stays"
 
 
 def test_a_stopped_agent_leaves_no_worker(start_agent: StartAgent) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode, ExitCode
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
-from edgeswarm_coordinator.finding import Finder, Found, selected
+from edgeswarm_coordinator.finding import Answer, Finder, Found, choose, selected
 from edgeswarm_coordinator.options import DiscoveryOptions
 
 from .stand_in_agent import StandInAgent
@@ -135,6 +136,19 @@ def test_one_box_at_two_addresses_is_one_box(search: Search, authority: Certific
     agent = stack.enter_context(StandInAgent.of(authority, "nano-1-000001", instance="one"))
     assert list(search(agent.address, f"localhost:{agent.port}").links) == ["nano-1-000001"]
     assert search.warnings == []
+
+
+def test_an_agent_that_was_started_anew_during_the_search_is_one_box(
+    search: Search, authority: CertificateAuthority, stack: ExitStack
+) -> None:
+    agent = stack.enter_context(StandInAgent.of(authority, "nano-1-000001", instance="one"))
+    before = search(agent.address).links["nano-1-000001"]
+    now = replace(before, instance="two")
+    choice = choose([Answer(before, "remembered"), Answer(now, "mdns")])
+    assert choice.left_out == {}
+    assert [answer.link.instance for answer in choice.chosen] == ["two"]
+    elsewhere = replace(now, device=replace(now.device, address="10.0.0.9:7600"))
+    assert list(choose([Answer(before, "remembered"), Answer(elsewhere, "mdns")]).left_out) == ["nano-1-000001"]
 
 
 def test_another_version_is_left_out_and_named(

@@ -29,6 +29,21 @@ class Tied(nn.Module):
         self.register_buffer("mask", torch.zeros(3), persistent=False)
 
 
+class OfALibrary(nn.Linear):
+    """As Hugging Face's library makes models: it draws weights, and knows what an older version called them."""
+
+    config = (3, 2)
+
+    @classmethod
+    def from_pretrained(
+        cls, _path: None, *, config: tuple[int, int], state_dict: Tensors, **_options: bool
+    ) -> tuple[nn.Module, dict[str, list[str]]]:
+        model = cls(*config)
+        renamed = {name.removeprefix("older."): value for name, value in state_dict.items()}
+        report = model.load_state_dict(renamed, strict=False)
+        return model, {"missing_keys": report.missing_keys, "unexpected_keys": report.unexpected_keys}
+
+
 def load(model: nn.Module, path: Path) -> tuple[str, ...]:
     job = Job(
         model=lambda: model,
@@ -99,6 +114,19 @@ def test_a_buffer_that_the_model_makes_itself_is_passed_over(tmp_path: Path) -> 
     assert torch.equal(model.get_buffer("mask"), torch.zeros(3))
 
 
+def test_names_that_the_models_own_library_knows_are_taken_as_it_renames_them(tmp_path: Path) -> None:
+    model, path = OfALibrary(3, 2), tmp_path / "weights.safetensors"
+    weights = other_weights(model)
+    save_file({f"older.{name}": value for name, value in weights.items()}, path)
+    before = torch.random.get_rng_state()
+    assert load(model, path) == ()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    save_file({f"other.{name}": value for name, value in weights.items()}, path)
+    assert "that the model doesn't have (other." in refusal(model, path).message
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["bert_small", "gpt2", "vit", "swin", "resnet_50"])
 def test_what_hugging_faces_library_saves_is_loaded(tmp_path: Path, name: str) -> None:
     """GPT-2's file has its tied weight once; ViT's and Swin's have the names of older versions."""
@@ -111,6 +139,7 @@ def test_what_hugging_faces_library_saves_is_loaded(tmp_path: Path, name: str) -
     assert all(torch.equal(value, wanted[key]) for key, value in model.state_dict().items())
 
 
+@pytest.mark.thorough
 def test_a_hugging_face_file_that_does_not_fit_is_told_in_its_own_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,6 +113,24 @@ def test_an_agent_that_vanishes_is_lost_as_soon_as_the_probe_fails() -> None:
     assert state.error.code is ErrorCode.DEVICE_LOST
 
 
+def test_where_nobody_answers_it_is_this_machines_network() -> None:
+    state, probed = run((SILENCE_SECONDS, Tick()), state=running("a", "b", "c"))
+    assert probed == ["a", "b", "c"]
+    state, _ = run((6.0, ProbeAnswered("a", False)), (6.1, ProbeAnswered("b", False)), state=state)
+    assert not state.phase.over
+    state, _ = run((6.2, ProbeAnswered("c", False)), state=state)
+    assert state.error is not None
+    assert "this machine's own network" in state.error.remedy
+
+
+def test_one_of_several_that_are_silent_is_lost_where_the_others_answer() -> None:
+    state, _ = run((SILENCE_SECONDS, Tick()), (6.0, ProbeAnswered("a", False)), state=running("a", "b", "c"))
+    assert not state.phase.over
+    state, _ = run((6.1, ProbeAnswered("b", True)), (6.2, ProbeAnswered("c", True)), state=state)
+    assert state.error is not None
+    assert "a was lost" in state.error.message
+
+
 def test_an_agent_that_answers_but_ended_its_stream_dropped_the_job() -> None:
     state, _ = run(
         (1.0, WatchBroken("a", GONE)), (1.1, ProbeAnswered("a", True)), (2.1, Tick()), state=running("a", "b")

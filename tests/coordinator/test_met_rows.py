@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from edgeswarm.model.export import export_model
+from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm_coordinator.met_rows import count_met_rows, tables_of_inputs
 from edgeswarm_coordinator.model_facts import model_costs
 from edgeswarm_coordinator.preparation import load, open_data, prepare
@@ -42,8 +44,13 @@ class Reader(nn.Module):
 BATCH = (torch.zeros(4, 6, dtype=torch.int64), torch.zeros(4, 6, dtype=torch.int64))
 
 
+@functools.cache
+def graph_of_reader() -> LayerGraph:
+    return export_model(Reader(), BATCH).layer_graph
+
+
 def test_tables_are_those_that_an_input_alone_looks_up() -> None:
-    assert tables_of_inputs(export_model(Reader(), BATCH).layer_graph) == {"words.weight": 0}
+    assert tables_of_inputs(graph_of_reader()) == {"words.weight": 0}
 
 
 @pytest.mark.parametrize("why", ["tied", "frozen"])
@@ -53,7 +60,7 @@ def test_a_table_with_another_gradient_or_none_is_no_such_table(why: str) -> Non
 
 
 def test_rows_are_counted_and_beyond_the_samples_they_grow_on_as_before() -> None:
-    graph = export_model(Reader(), BATCH).layer_graph
+    graph = graph_of_reader()
     tokens = np.arange(8).repeat(2).reshape(4, 4) * 10  # two new words in each of four samples
 
     def counted(mini_batch: int) -> tuple[tuple[int, int], ...]:
@@ -67,7 +74,7 @@ def test_rows_are_counted_and_beyond_the_samples_they_grow_on_as_before() -> Non
 
 @pytest.mark.parametrize(("wire_dtype", "number_bytes"), [(None, 4), ("bfloat16", 2)])
 def test_only_met_rows_travel_and_all_of_the_rest(wire_dtype: str | None, number_bytes: int) -> None:
-    graph = export_model(Reader(), BATCH).layer_graph
+    graph = graph_of_reader()
     whole = model_costs(graph, wire_dtype=wire_dtype)
     costs = model_costs(graph, wire_dtype=wire_dtype, met_rows={"words.weight": ((2, 10), (8, 30))})
     (layer,) = (layer for layer in costs.layers if layer.met_gradient_bytes)

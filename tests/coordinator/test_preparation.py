@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.layer_file import layer_file_name
-from edgeswarm.snapshot import LayerState, unpack_layer, write_layer_file
+from edgeswarm.snapshot import LayerState, pack_layer, unpack_layer, write_layer_file
 from edgeswarm_coordinator.layer_files import LayerFiles
 from edgeswarm_coordinator.preparation import PreparedModel, load, open_data, prepare
 
@@ -140,7 +140,13 @@ def test_a_link_to_a_job_file_is_the_file_with_its_neighbours(tmp_path: Path) ->
 
 def test_a_learning_rate_of_numpys_fits_in_a_checkpoint(tmp_path: Path) -> None:
     text = JOB.replace("AdamW([p for _, p in named])", "AdamW([p for _, p in named], lr=numpy.float64(0.01))")
-    prepared_from(write(tmp_path, f"import numpy\n{text}"), tmp_path)
+    path = write(tmp_path, f"import numpy\n{text}")
+    prepared_from(path, tmp_path)
+    optimizer = load(path).job.optimizer([("weight", torch.nn.Parameter(torch.ones(3)))])
+    values = {name: value for name, value in optimizer.param_groups[0].items() if name != "params"}
+    (kept,) = unpack_layer(pack_layer(LayerState(1, groups=[values]))).groups
+    assert kept == values
+    assert type(kept["lr"]) is float
 
 
 def test_an_optimizer_that_keeps_what_no_checkpoint_holds_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,13 @@ import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Job
+from edgeswarm.plan import IdleDevice, Prediction, StagePrediction
 from edgeswarm_coordinator.options import TrainOptions
 from edgeswarm_coordinator.resuming import (
     check_job_is_the_same,
     job_to_resume,
     narrow_wire_dtype,
+    new_devices,
     plan_to_follow,
     warnings_on_resuming,
 )
@@ -85,10 +88,29 @@ def test_what_changed_and_does_not_hinder_is_a_warning() -> None:
 
 
 def test_the_plan_of_before_where_it_can_be() -> None:
-    devices = PLAN.devices
-    assert plan_to_follow(BEFORE, options(), found=(*devices, "other-000009")) == (PLAN, "")
-    plan, why = plan_to_follow(BEFORE, options(), found=devices[:1])
+    devices = dict.fromkeys(PLAN.devices, 10**9)
+    assert plan_to_follow(BEFORE, options(), memory_bytes={**devices, "other-000009": 0}) == (PLAN, "")
+    plan, why = plan_to_follow(BEFORE, options(), memory_bytes={PLAN.devices[0]: 10**9})
     assert (plan, why) == (None, "nano-2-000002 is not at hand")
-    for more in ({"micro_batch": 4}, {"planner": "data-parallel"}):
-        plan, why = plan_to_follow(BEFORE, options(**more), found=devices)
+    for more in ({"micro_batch": 4}, {"planner": "data-parallel"}, {"fresh_profiles": True}):
+        plan, why = plan_to_follow(BEFORE, options(**more), memory_bytes=devices)
         assert (plan, why) == (None, "the command line asks for another one")
+
+
+def test_the_plan_of_before_is_left_where_a_device_has_less_memory_by_now() -> None:
+    """One that ran out of it, and was started again with a limit, would run out of it once more."""
+    first, second = PLAN.devices
+    stage = StagePrediction(1.0, 1.0, 0.0, 0.0)
+    needs = Prediction(1.0, 1.0, {first: 1000, second: 500}, (stage, stage), "nothing")
+    before = dataclasses.replace(BEFORE, plan=dataclasses.replace(PLAN, predicted=needs))
+    assert plan_to_follow(before, options(), memory_bytes={first: 960, second: 500})[1] == ""
+    plan, why = plan_to_follow(before, options(), memory_bytes={first: 900, second: 500})
+    assert (plan, why) == (None, f"{first} may use less memory now than it takes")
+
+
+def test_devices_that_came_since_are_named() -> None:
+    needs = Prediction(1.0, 1.0, {}, (StagePrediction(1.0, 1.0, 0.0, 0.0),) * 2)
+    plan = dataclasses.replace(PLAN, idle=(IdleDevice("slow-000003", "slower with it"),), predicted=needs)
+    assert new_devices(plan, (*PLAN.devices, "slow-000003")) == []
+    assert new_devices(plan, (*PLAN.devices, "new-000004")) == ["new-000004"]
+    assert new_devices(PLAN, (*PLAN.devices, "new-000004")) == [], "a plan by hand names those that it uses alone"

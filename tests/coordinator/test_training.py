@@ -171,8 +171,14 @@ def test_a_move_is_asked_for_at_every_look_and_the_next_checkpoint_has_its_plan(
     assert desk.unfinished.manifest.plan == moved_plan
 
 
-def test_nothing_is_moved_once_all_is_done(desk: Desk) -> None:
-    def move(workers: Workers, next_round: int) -> Workers | None:
-        raise AssertionError("there is nothing left to do")
+@pytest.mark.parametrize(("looks_from", "looks"), [(13, [19]), (14, [])])
+def test_nothing_is_moved_once_all_is_done(looks_from: int, looks: list[int], desk: Desk) -> None:
+    """Six rounds after the beginning: one before the end, or at the end, where there is nothing left to do."""
+    asked: list[int] = []
 
-    desk.training(PlayedWorkers(), move=move, looks_from=14).to_the_end()
+    def move(workers: Workers, next_round: int) -> None:
+        asked.append(next_round)
+
+    desk.training(PlayedWorkers(), move=move, looks_from=looks_from).to_the_end()
+    assert asked == looks
+    assert len(desk.unfinished.rounds()) == 20

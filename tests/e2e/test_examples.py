@@ -83,6 +83,7 @@ def train(cluster: ThrowawayCluster, job: Path, *arguments: str) -> Trained:
     )
 
 
+@pytest.mark.soak
 def test_digits(cluster: ThrowawayCluster, examples: Path) -> None:
     """On all devices: on a machine that they share the default planner may find fewer to be faster."""
     trained = train(cluster, examples / "digits_cnn.py", "--planner", "data-parallel")

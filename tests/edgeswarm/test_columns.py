@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -25,6 +24,18 @@ def job(dataset: Any, **fields: Any) -> Job:
     return Job(model=function, dataset=lambda: dataset, loss=function, optimizer=function, batch_size=2, **fields)
 
 
+def hugging_face_table() -> Any:
+    import datasets  # here: it takes a second
+
+    return datasets.Dataset.from_dict(TABLE)
+
+
+def hugging_face_splits() -> Any:
+    import datasets
+
+    return datasets.DatasetDict(train=hugging_face_table(), test=hugging_face_table())
+
+
 def refused(opened: Any) -> EdgeswarmError:
     with pytest.raises(EdgeswarmError) as caught:
         opened()
@@ -32,9 +43,7 @@ def refused(opened: Any) -> EdgeswarmError:
 
 
 def test_one_column_is_its_value_and_several_are_a_dict() -> None:
-    opened = job(
-        datasets.Dataset.from_dict(TABLE), input_columns=["ids", "weights"], target_columns="label"
-    ).open_dataset()
+    opened = job(hugging_face_table(), input_columns=["ids", "weights"], target_columns="label").open_dataset()
     assert len(opened) == 2
     inputs, target = opened[1]
     assert list(inputs) == ["ids", "weights"]
@@ -45,7 +54,7 @@ def test_one_column_is_its_value_and_several_are_a_dict() -> None:
 
 @pytest.mark.parametrize("form", ["torch", "numpy"])
 def test_what_a_format_of_hugging_face_gives_stays_as_it_is(form: str) -> None:
-    table = datasets.Dataset.from_dict(TABLE).with_format(form)
+    table = hugging_face_table().with_format(form)
     inputs, target = job(table, input_columns="ids", target_columns="label").open_dataset()[0]
     assert type(inputs) is (torch.Tensor if form == "torch" else np.ndarray)
     assert (inputs.tolist(), int(target)) == ([3, 1, 4], 2)
@@ -86,8 +95,7 @@ def test_anything_else_stays_as_it_is(value: Any) -> None:
 
 
 def test_a_missing_column_is_named_with_those_there() -> None:
-    table = datasets.Dataset.from_dict(TABLE)
-    opened = job(table, input_columns="ids", target_columns=["labels"]).open_dataset()
+    opened = job(hugging_face_table(), input_columns="ids", target_columns=["labels"]).open_dataset()
     error = refused(lambda: opened[1])
     assert error.code is ErrorCode.DATA_FAILED
     assert error.message == "Item 1 of the dataset has no column 'labels'; it has 'ids', 'weights', 'text', 'label'."
@@ -114,23 +122,27 @@ class Streamed(torch.utils.data.IterableDataset[int]):
 @pytest.mark.parametrize(
     ("dataset", "said", "remedy"),
     [
-        (iter([]), "dataset() returns a list_iterator, which has no length", "__getitem__"),
-        (torch.utils.data.DataLoader(Streamed()), "dataset() returns a DataLoader", "the dataset that it reads"),
-        (Streamed(), "dataset() returns a Streamed", "without streaming"),
+        (lambda: iter([]), "dataset() returns a list_iterator, which has no length", "__getitem__"),
         (
-            datasets.Dataset.from_dict(TABLE).to_iterable_dataset(),
+            lambda: torch.utils.data.DataLoader(Streamed()),
+            "dataset() returns a DataLoader",
+            "the dataset that it reads",
+        ),
+        (Streamed, "dataset() returns a Streamed", "without streaming"),
+        (
+            lambda: hugging_face_table().to_iterable_dataset(),
             "dataset() returns an IterableDataset",
             "without streaming",
         ),
         (
-            datasets.DatasetDict(train=datasets.Dataset.from_dict(TABLE), test=datasets.Dataset.from_dict(TABLE)),
+            hugging_face_splits,
             "dataset() returns a DatasetDict of several data sets: 'train', 'test'.",
             "['train']",
         ),
     ],
 )
-def test_what_cannot_be_read_by_index_is_refused(dataset: Any, said: str, remedy: str) -> None:
-    error = refused(job(dataset).open_dataset)
+def test_what_cannot_be_read_by_index_is_refused(dataset: Callable[[], Any], said: str, remedy: str) -> None:
+    error = refused(job(dataset()).open_dataset)
     assert error.code is ErrorCode.JOB_INVALID
     assert said in error.message
     assert remedy in error.remedy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 
 def test_one_folder_holds_everything_where_it_is_named(tmp_path: Path) -> None:
-    folders = Folders.find(environment={"EDGESWARM_HOME": str(tmp_path)}, service=True)
+    folders = Folders.find(environment={"EDGESWARM_HOME": str(tmp_path)})
     assert folders == Folders.within(tmp_path)
     assert all(tmp_path in path.parents for path in dataclasses.astuple(folders))
     assert len({folders.agent_dir, folders.operator_dir, folders.authority_dir}) == 3
@@ -31,7 +30,7 @@ def test_one_folder_holds_everything_where_it_is_named(tmp_path: Path) -> None:
 
 
 def test_a_person_has_xdg_folders() -> None:
-    names = ("CONFIG_HOME", "STATE_HOME", "CACHE_HOME", "RUNTIME_DIR")
+    names = ("CONFIG_HOME", "STATE_HOME", "CACHE_HOME")
     folders = Folders.find(environment={f"XDG_{name}": f"/x/{name}" for name in names})
     assert [str(path) for path in dataclasses.astuple(folders)] == [f"/x/{name}/edgeswarm" for name in names]
 
@@ -40,13 +39,6 @@ def test_a_person_without_xdg_variables_has_the_defaults() -> None:
     folders = Folders.find(environment={"XDG_CONFIG_HOME": "relative/is/ignored"})
     assert folders.config_dir == Path.home() / ".config/edgeswarm"
     assert folders.state_dir == Path.home() / ".local/state/edgeswarm"
-    assert folders.runtime_dir.name == f"edgeswarm-{os.getuid()}"
-
-
-def test_the_service_has_the_systems_folders() -> None:
-    folders = Folders.find(service=True, environment={})
-    assert folders.settings_file == Path("/etc/edgeswarm/edgeswarm.toml")
-    assert folders.state_dir == Path("/var/lib/edgeswarm")
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------

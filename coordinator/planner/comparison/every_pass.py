@@ -21,6 +21,7 @@ from edgeswarm.profile import PlanningInstance
 
 from ..chunk_owners import owners_in
 from ..cost_model import held_bytes, passes_of_share
+from ..passing_memory import passing_table
 from .round_floor import SLACK, Grid, RoundFloor
 
 
@@ -39,6 +40,7 @@ class EveryPass:
 
     def __init__(self, instance: PlanningInstance, floor: RoundFloor) -> None:
         self._instance = instance
+        self._passing = passing_table(instance)
         self._floor = floor
         self._layers = instance.model.layer_count
         self._least = instance.model.largest_least_batch
@@ -100,6 +102,7 @@ class EveryPass:
                 micro_batches=1,
                 base_bytes=device.base_bytes,
                 at_once=stage.at_once(device.name),
+                passing=self._passing,
             )
             sizes = passes_of_share(stage, device.name, least_batch=self._least)
             held += self._instance.model.kernel_bytes(0, self._layers) * (len(set(sizes)) - 1)

@@ -41,6 +41,7 @@ from ...simulator.simulate import round_and_in_flight
 from ..backups import with_backups
 from ..chunk_owners import owners_in
 from ..cost_model import held_bytes, plan_memory_bytes
+from ..passing_memory import passing_table
 from ..prediction import with_prediction
 from .arrangements import Arrangement, arrangements
 from .every_pass import EveryPass
@@ -101,6 +102,7 @@ def find_optimum(instance: PlanningInstance, micro_batches: Sequence[int], *, to
 class _Search:
     def __init__(self, instance: PlanningInstance, tolerance: float) -> None:
         self._instance = instance
+        self._passing = passing_table(instance)
         self._floor = RoundFloor(instance)
         self._grids: list[Grid] = []
         self._most: dict[tuple[object, ...], int] = {}
@@ -218,6 +220,7 @@ class _Search:
             in_flight=in_flight,
             micro_batches=rounds,
             base_bytes=device.base_bytes,
+            passing=self._passing,
         )
         return held <= device.memory_bytes
 
@@ -247,7 +250,7 @@ class _Search:
 
     def _holds_whole(self, plan: Plan) -> bool:
         """Whether memory holds what its devices' links and all-reduce take, too; they are known for a whole plan only."""
-        needed = plan_memory_bytes(self._instance, plan)
+        needed = plan_memory_bytes(self._instance, plan, passing=self._passing)
         devices = self._instance.devices
         return all(size <= devices[self._instance.index_of[name]].memory_bytes for name, size in needed.items())
 

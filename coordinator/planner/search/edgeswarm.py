@@ -15,8 +15,8 @@ looks at; `python -m bench.planner_table` compares the outcomes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from edgeswarm.plan import IdleDevice, Plan
 from edgeswarm.profile import PlanningInstance
@@ -56,6 +56,16 @@ _WORTH_OF_APART = 0.01
 _LAST_PART = 0.05
 
 
+@dataclass(frozen=True)
+class Found:
+    """The best candidate so far and its seconds; all that was simulated with the schedule of its stages."""
+
+    candidate: Candidate
+    seconds: float
+    schedule: str
+    simulated: Mapping[Candidate, float]
+
+
 def plan_by_search(
     instance: PlanningInstance,
     *,
@@ -70,62 +80,99 @@ def plan_by_search(
     """
     problem = SearchProblem(instance)
     effort = effort or usual_effort(problem)
-    sharing = SampleSharing(problem)
     least = problem.least_batch
     looks_at = balanced_sizes if is_small(problem) else first_sizes
     first = (micro_batch,) if micro_batch else looks_at(problem.mini_batch, least_batch=least)
     sizes = (micro_batch,) if micro_batch else all_sizes(problem.mini_batch, least_batch=least)
-    moves = Moves(problem, sharing, sizes)
-    estimator = PipelineEstimator(problem)
-    judge = Judge(problem, budget=effort.budget)
-    local = LocalSearch(moves, estimator, judge)
-
     sketched = _outlines(problem, first, effort.sketches)
-    whole = [moves.realise(outline) for outline in sketched]
-    starts = [candidate for candidate in whole if candidate is not None]
     given = [canonical(problem, candidate_of(problem, plan)) for plan in seeds]
-    found = Ranking(local, effort).run(starts, given)
+    found = _of_one_schedule(problem, sizes, sketched=sketched, given=given, effort=effort)
     if found is None:
         return None
-    # The program weighs cuts by a formula, looks at some of them alone, and at the best groups by these.
-    cut_anew = dict.fromkeys(filter(None, map(moves.cut_anew, sketched)))
-    others = [candidate for candidate in map(moves.realise, cut_anew) if candidate is not None]
-    less = replace(effort, budget=effort.budget * _FROM_CUTS_ANEW)
-    second = Judge(problem, budget=less.budget)
-    better = Ranking(LocalSearch(moves, estimator, second), less).run(others, [found[0]])
-    if better is not None and better[1] < found[1]:
-        found, judge = better, second
     if problem.has_weights_apart:
-        few = sorted(judge.known(), key=lambda known: known[1])[:_TAKEN_OVER]
-        more = replace(effort, budget=effort.budget * _WITH_WEIGHTS_APART)
-        apart = Judge(problem, budget=more.budget, schedule=ZERO_BUBBLE)
-        roomy = Moves(problem, sharing, sizes, usual=roomy_in_flight)
-        local = LocalSearch(roomy, PipelineEstimator(problem, weights_apart=True), apart)
-        outlines = dict.fromkeys([*(Outline.of(candidate) for candidate, _ in few), *sketched, *cut_anew])
-        begins = [
-            roomy.realise(outline._replace(in_flight=roomy_in_flight(len(outline.groups)))) for outline in outlines
-        ]
-        better = Ranking(local, more).run([begin for begin in begins if begin is not None], [found[0]])
-        if better is not None and better[1] < found[1] * (1 - _WORTH_OF_APART):
-            found, judge = better, apart
+        begun = [found.candidate, *(begin for begin, plan in zip(given, seeds, strict=True) if plan.has_weights_apart)]
+        found = _with_weights_apart(problem, sizes, found=found, sketched=sketched, given=begun, effort=effort)
     if micro_batch is None:
-        found = of_one_size(judge, *found)
-    last = Judge(problem, budget=effort.budget * _LAST_PART, schedule=judge.schedule)
-    found = with_fewer_held(last, *found)
-    return _finished(last, instance, *found)
+        found = of_one_size(found, problem.mini_batch)
+    last = Judge(problem, budget=effort.budget * _LAST_PART, schedule=found.schedule)
+    candidate, seconds = with_fewer_held(last, found.candidate, found.seconds)
+    return _finished(last, instance, candidate, seconds)
 
 
-def of_one_size(judge: Judge, candidate: Candidate, seconds: float) -> tuple[Candidate, float]:
-    """The best with micro-batches of one size among all that was simulated, where that is hardly slower; else the candidate.
+def _of_one_schedule(
+    problem: SearchProblem,
+    sizes: tuple[int, ...],
+    *,
+    sketched: Sequence[Outline],
+    given: Sequence[Candidate],
+    effort: Effort,
+) -> Found | None:
+    """With 1F1B: from the sketches and what is given, then from the sketches' groups with their layers shared anew.
+
+    The program weighs cuts by a formula, looks at some of them alone, and at the best groups by these.
+    """
+    moves = Moves(problem, SampleSharing(problem), sizes)
+    estimator = PipelineEstimator(problem)
+
+    def searched(outlines: Iterable[Outline], begins: Sequence[Candidate], effort: Effort) -> Found | None:
+        judge = Judge(problem, budget=effort.budget)
+        starts = [candidate for candidate in map(moves.realise, outlines) if candidate is not None]
+        best = Ranking(LocalSearch(moves, estimator, judge), effort).run(starts, begins)
+        return None if best is None else Found(*best, judge.schedule, dict(judge.known()))
+
+    found = searched(sketched, given, effort)
+    if found is None:
+        return None
+    cut_anew = dict.fromkeys(filter(None, map(moves.cut_anew, sketched)))
+    more = searched(cut_anew, [found.candidate], effort.times(_FROM_CUTS_ANEW))
+    if more is None:
+        return found
+    best = more if more.seconds < found.seconds else found
+    return replace(best, simulated={**found.simulated, **more.simulated})
+
+
+def _with_weights_apart(
+    problem: SearchProblem,
+    sizes: tuple[int, ...],
+    *,
+    found: Found,
+    sketched: Sequence[Outline],
+    given: Sequence[Candidate],
+    effort: Effort,
+) -> Found:
+    """What was found, or a plan with a zero bubble that is enough faster; it begins at the best of those simulated without.
+
+    given: simulated whatever it costs.
+    """
+    moves = Moves(problem, SampleSharing(problem), sizes, usual=roomy_in_flight)
+    few = sorted(found.simulated, key=lambda candidate: found.simulated[candidate])[:_TAKEN_OVER]
+    outlines = [*map(Outline.of, few), *sketched, *filter(None, map(moves.cut_anew, sketched))]
+    roomy = dict.fromkeys(outline._replace(in_flight=roomy_in_flight(len(outline.groups))) for outline in outlines)
+    begins = [candidate for candidate in map(moves.realise, roomy) if candidate is not None]
+    effort = effort.times(_WITH_WEIGHTS_APART)
+    judge = Judge(problem, budget=effort.budget, schedule=ZERO_BUBBLE)
+    local = LocalSearch(moves, PipelineEstimator(problem, weights_apart=True), judge)
+    best = Ranking(local, effort).run(begins, given)
+    if best is None or best[1] >= found.seconds * (1 - _WORTH_OF_APART):
+        return found
+    return Found(*best, judge.schedule, dict(judge.known()))
+
+
+def of_one_size(found: Found, mini_batch: int) -> Found:
+    """The best with micro-batches of one size among all that was simulated, where that is hardly slower; else as it is.
 
     Small mini-batches, of which micro-batches of few samples are made, are left as they are.
     """
-    mini_batch = judge.problem.mini_batch
-    if mini_batch <= EVERY_SIZE_UP_TO or mini_batch % candidate.micro_batch == 0:
-        return candidate, seconds
-    even = [(known, taken) for known, taken in judge.known() if mini_batch % known.micro_batch == 0]
-    best = min(even, key=lambda each: each[1], default=(candidate, math.inf))
-    return best if best[1] <= seconds * (1 + _WORTH_OF_ONE_SIZE) else (candidate, seconds)
+    if mini_batch <= EVERY_SIZE_UP_TO or mini_batch % found.candidate.micro_batch == 0:
+        return found
+    even = [candidate for candidate in found.simulated if mini_batch % candidate.micro_batch == 0]
+    best = min(even, key=lambda candidate: found.simulated[candidate], default=found.candidate)
+    seconds = found.simulated.get(best, math.inf)
+    return (
+        replace(found, candidate=best, seconds=seconds)
+        if seconds <= found.seconds * (1 + _WORTH_OF_ONE_SIZE)
+        else found
+    )
 
 
 def _outlines(problem: SearchProblem, sizes: Sequence[int], most: int) -> list[Outline]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .problem import SearchProblem
 
@@ -35,6 +35,10 @@ class Effort:
     climbs: int = 8
     patience: int = 8
     last_patience: int = 64
+
+    def times(self, factor: float) -> Effort:
+        """With such a part of the budget."""
+        return replace(self, budget=self.budget * factor)
 
 
 def usual_effort(problem: SearchProblem) -> Effort:

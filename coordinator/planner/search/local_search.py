@@ -6,6 +6,7 @@ climb    the best by simulation -> its neighbours in order of their estimates ->
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 
@@ -39,6 +40,7 @@ class LocalSearch:
         self.judge = judge
         self.seen = SeenCandidates(judge.problem.kinds)
         self._opened: set[Candidate] = set()
+        self._coarse, self._fine = functools.cache(moves.coarse), functools.cache(moves.fine)
         self._at_once = max(1, _AT_ONCE * MANY_DEVICES // max(MANY_DEVICES, judge.problem.device_count))
 
     def beam(
@@ -81,7 +83,7 @@ class LocalSearch:
         self.estimate([neighbour for candidate in fresh for neighbour in self._neighbours(candidate)])
 
     def _neighbours(self, candidate: Candidate) -> list[Candidate]:
-        return [*self.moves.coarse(candidate), *self.moves.fine(candidate)]
+        return [*self._coarse(candidate), *self._fine(candidate)]
 
     def best(
         self, count: int, *, of_each_size: int = 0, of_each_shape: int = 1, unknown: bool = False
@@ -121,7 +123,7 @@ class LocalSearch:
         which it takes no further step.
         """
         best, seconds = start, self.simulate(start)
-        open_kinds: list[Callable[[Candidate], list[Candidate]]] = [self.moves.coarse, self.moves.fine]
+        open_kinds: list[Callable[[Candidate], list[Candidate]]] = [self._coarse, self._fine]
         while open_kinds:
             self.judge.budget -= _OPENING / 2
             found = self._step(seconds, open_kinds[0](best), patience, floor)

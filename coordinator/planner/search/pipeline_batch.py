@@ -105,8 +105,10 @@ class _Run:
             has_room = self.forwards - self.given_back < self.in_flight
             allowed = np.where(has_room, self.next_input, np.inf)
             start = np.maximum(self.free, np.minimum(allowed, self.next_gradient))
-            weights = self._weights_first(start, has_room)
-            start = np.where(weights, self.free, start)
+            weights: _BoolArray | None = None
+            if self.weights is not None:
+                weights = self._weights_first(start, has_room)
+                start = np.where(weights, self.free, start)
             by_stage = start.reshape(shape)
             earliest = by_stage.min(axis=0)
             if not np.isfinite(earliest).any():
@@ -115,14 +117,17 @@ class _Run:
             backward = (self.next_gradient <= start) & ~((allowed <= start) & self.backward_was_last)
             # What begins before any other action can end is not changed by what these bring.
             seconds = np.where(backward, self.backward_seconds, self.forward_seconds)
-            if self.weights is not None:
-                seconds = np.where(weights, _seconds_of(self.weights, self.given_back == self.last_followed), seconds)
+            if self.weights is not None and weights is not None:
+                of_weights = _seconds_of(self.weights, self.given_back == self.last_followed)
+                seconds = np.where(weights, of_weights, seconds)
             soon = (start + seconds).reshape(shape).min(axis=0)
             going = ((by_stage < soon) | (by_stage == earliest)).ravel()
             going &= np.isfinite(start)
-            self._run_backward(*_chosen(start, going & backward & ~weights))
-            self._run_forward(*_chosen(start, going & ~backward & ~weights))
-            self._run_weights(*_chosen(start, going & weights))
+            if weights is not None:
+                self._run_weights(*_chosen(start, going & weights))
+                going &= ~weights
+            self._run_backward(*_chosen(start, going & backward))
+            self._run_forward(*_chosen(start, going & ~backward))
         more = batch.counts - self.followed
         pace = (self.pace_end - self.pace_begin) / np.maximum(self.pace_to - self.pace_from, 1)
         used = np.arange(batch.stages)[None, :] <= batch.last[:, None]
@@ -138,17 +143,15 @@ class _Run:
 
         start: of what else is next.
         """
-        if self.weights is None:
-            return np.zeros(len(start), dtype=np.bool_)
         is_turn = ~has_room & self.backward_was_last & (self.next_input <= self.free)
-        return (self.given_back < self.backwards) & ((start > self.free) | is_turn)
+        return np.asarray((self.given_back < self.backwards) & ((start > self.free) | is_turn), dtype=np.bool_)
 
     def _run_weights(self, place: IntArray, start: FloatArray) -> None:
         """Computes the gradients of weights of these stages' next micro-batch."""
-        if self.weights is not None and len(place):
-            number = self.given_back[place]
-            self.free[place] = start + _seconds_of(self.weights[:, place], number == self.last_followed[place])
-            self.given_back[place] = number + 1
+        assert self.weights is not None
+        number = self.given_back[place]
+        self.free[place] = start + _seconds_of(self.weights[:, place], number == self.last_followed[place])
+        self.given_back[place] = number + 1
 
     def _run_forward(self, place: IntArray, start: FloatArray) -> None:
         """Runs a forward of each of these stages, and sends what comes out of it."""

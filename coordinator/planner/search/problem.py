@@ -49,6 +49,7 @@ class SearchProblem:
         self._gradient_bytes = functools.cache(lambda first, end: float(model.gradient_bytes(first, end)))
         self._owners: dict[tuple[tuple[int, ...], float], tuple[int, ...]] = {}
         self._replicas: dict[tuple[int, ...], dict[int, Replica]] = {}
+        self._largest_shares: dict[tuple[int, ...], int] = {}
 
     def weight_bytes(self, first: int, end: int) -> float:
         """What a device holds all the time for a stage of these layers."""
@@ -185,6 +186,12 @@ class SearchProblem:
 
     def largest_share(self, device: int, layers: tuple[int, int], *, in_flight: int, micro_batch: int) -> int:
         """Samples of a micro-batch of so many that the device's memory holds, with so many in flight; at most a mini-batch's."""
+        key = (self.kinds[device], *layers, in_flight, micro_batch)
+        if key not in self._largest_shares:
+            self._largest_shares[key] = self._work_out_largest_share(device, layers, in_flight, micro_batch)
+        return self._largest_shares[key]
+
+    def _work_out_largest_share(self, device: int, layers: tuple[int, int], in_flight: int, micro_batch: int) -> int:
         first, end = layers
         free = self.memory[device] - self.weight_bytes(first, end)
         if self.is_uneven(micro_batch):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Job
-from edgeswarm.model.evaluation import export_evaluation
+from edgeswarm.model.evaluation import EvaluationGraph, export_evaluation
 from edgeswarm.model.export import export_model
+from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.plan import Stage
 from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, ZERO_BUBBLE
 from edgeswarm.snapshot import unpack_layer
@@ -118,6 +119,18 @@ def job_of(*, length: int, **fields: Any) -> Job:
     )
 
 
+@functools.cache
+def exported() -> tuple[LayerGraph, EvaluationGraph, dict[int, bytes]]:
+    """The model under the seed in both modes, and its packed layers, of which each run unpacks copies of its own."""
+    torch.manual_seed(SEED)
+    model = Model().double()
+    batch = torch.zeros(4, 6, dtype=torch.float64)
+    training = export_model(model, (batch,))
+    evaluation = export_evaluation(model, (batch,), {}, training=training.layer_graph)
+    layers = layer_states(training.layer_graph, model, constants=training.constants, evaluation=evaluation)
+    return training.layer_graph, evaluation, layers
+
+
 def run_of(
     lan: Lan,
     job: Job,
@@ -126,17 +139,11 @@ def run_of(
     in_flight: int = 2,
     schedule: str = ONE_FORWARD_ONE_BACKWARD,
 ) -> StageRun:
-    torch.manual_seed(job.seed)
-    model = job.model().double()
-    batch = torch.zeros(4, 6, dtype=torch.float64)
-    exported = export_model(model, (batch,))
-    graph = exported.layer_graph
-    evaluation = export_evaluation(model, (batch,), {}, training=graph)
+    graph, evaluation, layers = exported()
     bounds = [round(len(graph.layers) * stage / len(groups)) for stage in range(len(groups) + 1)]
     stages = [
         Stage(first, end, shares, in_flight) for first, end, shares in zip(bounds[:-1], bounds[1:], groups, strict=True)
     ]
-    layers = layer_states(graph, model, constants=exported.constants, evaluation=evaluation)
     return StageRun(lan, job, graph, stages, layers, evaluation=evaluation, schedule=schedule)
 
 
@@ -197,7 +204,7 @@ def plain_metrics(run: StageRun, round_number: int) -> dict[str, float]:
 
 
 def train(lan: Lan, run: StageRun, first_round: int, end_round: int) -> None:
-    lan.at_once(partial(run.train, first_round=first_round, end_round=end_round))
+    lan.at_once(functools.partial(run.train, first_round=first_round, end_round=end_round))
 
 
 # The last micro-batch: full, of three samples, of one, which not every replica of a group has a part in.
@@ -319,14 +326,20 @@ def test_a_halt_is_looked_at_between_layers(tmp_path: Path) -> None:
         run.close()
 
 
-@pytest.mark.parametrize("returned", [torch.zeros(2), "0.5", None, (1.0, torch.zeros(2)), (1.0, 2.0, 3.0), 1j])
-def test_a_metric_that_is_no_number_is_named(tmp_path: Path, returned: object) -> None:
+@pytest.mark.parametrize("returned", [torch.zeros(2), None, (1.0, torch.zeros(2)), (1.0, 2.0, 3.0), 1j])
+def test_a_metric_that_is_no_number_is_named(returned: object) -> None:
+    with pytest.raises(EdgeswarmError, match="The metric 'precision' returned") as caught:
+        MetricTotals().add("precision", returned, rows=4)
+    assert caught.value.code is ErrorCode.JOB_INVALID
+    assert "(sum, count)" in caught.value.remedy
+
+
+def test_a_metric_that_is_no_number_ends_the_evaluation(tmp_path: Path) -> None:
     with Lan(tmp_path, [A]) as lan:
-        run = run_of(lan, job_of(length=4, metrics={"precision": lambda output, labels: returned}), [{A: 4}])
-        with pytest.raises(EdgeswarmError, match="The metric 'precision' returned") as caught:
+        run = run_of(lan, job_of(length=4, metrics={"precision": lambda output, labels: "0.5"}), [{A: 4}])
+        with pytest.raises(EdgeswarmError, match="The metric 'precision' returned a str, not one number") as caught:
             run.evaluations[A].run(0)
         assert caught.value.code is ErrorCode.JOB_INVALID
-        assert "(sum, count)" in caught.value.remedy
         run.close()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.model.export import export_model
+from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.stage import StageModule
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.routes import Routes
@@ -27,9 +29,17 @@ MINE = {A: [slice(0, 3), slice(0, 2)], B: [slice(3, 4), slice(2, 3)], C: [slice(
 MINE[D] = [slice(2, 4), slice(2, 3)]
 
 
+def small_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1))
+
+
+@functools.cache
+def graph_of_it() -> LayerGraph:
+    return export_model(small_model(), (torch.zeros(4, 2),)).layer_graph
+
+
 def exchanges(lan: Lan, *, gradients: bool = True) -> dict[str, StageExchange]:
-    model = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1))
-    graph = export_model(model, (torch.zeros(4, 2),)).layer_graph
+    model, graph = small_model(), graph_of_it()
     middle, end = 1, len(graph.layers)
     plan = Plan(
         planner="by hand",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 from edgeswarm.job import Job
 from edgeswarm.model.export import export_model
+from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.plan import Stage
 from edgeswarm.samples import SampleOrder
 from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, SCHEDULES, ZERO_BUBBLE
@@ -100,6 +102,11 @@ def plain(job: Job) -> tuple[dict[str, Tensor], set[str]]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}, stated
 
 
+@functools.cache
+def graph_of(build: Callable[[], nn.Module]) -> LayerGraph:
+    return export_model(build().double(), (torch.zeros(4, 6, dtype=torch.float64),)).layer_graph
+
+
 def run_of(
     lan: Lan,
     job: Job,
@@ -110,8 +117,7 @@ def run_of(
     passes: Mapping[str, int] | None = None,
     schedule: str = ONE_FORWARD_ONE_BACKWARD,
 ) -> StageRun:
-    model = built(job)
-    graph = export_model(model, (torch.zeros(4, 6, dtype=torch.float64),)).layer_graph
+    graph, model = graph_of(job.model), built(job)
     layers = len(graph.layers)
     bounds = [0, layers] if len(groups) == 1 else [0, max(1, round(layers * cut)), layers]
     stages = [

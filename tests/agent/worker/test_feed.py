@@ -285,10 +285,19 @@ def test_what_was_never_requested_is_a_mistake(served: ServedSamples) -> None:
     made.close()
 
 
-def test_closing_wakes_a_waiting_get_and_ends_the_call_under_way(served: ServedSamples, service: Service) -> None:
+def test_closing_wakes_a_waiting_get_and_ends_the_call_under_way(
+    served: ServedSamples, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service.may_answer.clear()
     made = feed(served, requests(1))
     caught: list[BaseException] = []
+    waits, wait_as_before = threading.Event(), made._changed.wait
+
+    def noted(timeout: float | None = None) -> bool:
+        waits.set()
+        return wait_as_before(timeout)
+
+    monkeypatch.setattr(made._changed, "wait", noted)
 
     def wait() -> None:
         try:
@@ -298,13 +307,11 @@ def test_closing_wakes_a_waiting_get_and_ends_the_call_under_way(served: ServedS
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while made.waiting_since is None:
-        pass
+    assert waits.wait(10)
     made.close()
     waiting.join(10)
     service.may_answer.set()
     assert [type(error) for error in caught] == [HaltedError]
-    assert made.waiting_since is None
     assert not any(thread.name == "sample-feed" for thread in threading.enumerate())
     # The source is still good for the next feed.
     again = feed(served, requests(1))

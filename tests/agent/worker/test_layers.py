@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Job
 from edgeswarm.model.export import export_model
+from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.stage import StageModule
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
@@ -40,13 +42,22 @@ def momentum(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer
     return torch.optim.SGD([parameter for _, parameter in named], lr=0.01, momentum=0.9)
 
 
+def small_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+@functools.cache
+def graph_of_it() -> LayerGraph:
+    return export_model(small_model(), (torch.zeros(4, 6),)).layer_graph
+
+
 class Worker:
     """A stage with its optimizer, as a worker has it between two rounds."""
 
     def __init__(self, optimizer: Optimizer, states: dict[int, LayerState] | None = None) -> None:
+        graph = graph_of_it()
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
-        graph = export_model(model, (torch.zeros(4, 6),)).layer_graph
+        model = small_model()
         self.layers = len(graph.layers)
         tensors = tensors_of(states) if states is not None else dict(model.named_parameters())
         self.module = StageModule(graph.stage(0, self.layers), tensors)

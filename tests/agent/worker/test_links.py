@@ -32,11 +32,11 @@ def test_a_large_tensor_crosses_whole(tmp_path: Path) -> None:
         assert a.egress.sent_bytes == b.mailbox.received_bytes
 
 
-def test_a_stream_of_an_epoch_to_come_is_tried_again(tmp_path: Path) -> None:
+def test_a_stream_of_an_epoch_to_come_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Lan(tmp_path / "ca", ["a-000001", "b-000002"], opened=False) as lan:
         a, b = lan.ends["a-000001"], lan.ends["b-000002"]
         a.open_epoch(["b-000002"])
-        threading.Timer(0.4, lambda: b.open_epoch(["a-000001"])).start()
+        monkeypatch.setattr(a.switch, "sleep", lambda _: b.open_epoch(["a-000001"]))  # once it has said "not yet"
         a.links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=10)
         a.egress.send("b-000002", OutgoingFrame(KEY, torch.ones(3), epoch=1))
         assert torch.equal(b.mailbox.take(("a-000001", KEY)), torch.ones(3))
@@ -45,8 +45,8 @@ def test_a_stream_of_an_epoch_to_come_is_tried_again(tmp_path: Path) -> None:
 def test_a_peer_that_says_not_yet_is_waited_for_beyond_the_time_for_silence(tmp_path: Path) -> None:
     with Lan(tmp_path / "ca", ["a-000001", "b-000002"], opened=False) as lan:
         a, b = lan.ends["a-000001"], lan.ends["b-000002"]
-        threading.Timer(1.0, lambda: b.open_epoch(["a-000001"])).start()
-        a.links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=0.3)
+        threading.Timer(0.3, lambda: b.open_epoch(["a-000001"])).start()
+        a.links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=0.1)
 
 
 def test_who_says_not_yet_is_asked_ever_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,28 +66,28 @@ def test_who_says_not_yet_is_asked_ever_less_often(tmp_path: Path, monkeypatch: 
 
 
 def test_a_peer_that_is_too_busy_for_one_call_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeswarm_agent.worker.links.CALL_SECONDS", 0.3)
+    monkeypatch.setattr("edgeswarm_agent.worker.links.CALL_SECONDS", 0.1)
     with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
         a, b = lan.ends["a-000001"], lan.ends["b-000002"]
         busy = b.server._lock
         busy.acquire()  # without which it answers nobody
-        threading.Timer(1.0, busy.release).start()
+        threading.Timer(0.3, busy.release).start()
         a.links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=20)
         a.egress.send("b-000002", OutgoingFrame(KEY, torch.ones(3), epoch=1))
         assert torch.equal(b.mailbox.take(("a-000001", KEY)), torch.ones(3))
 
 
 def test_a_peer_that_never_has_time_is_given_up_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeswarm_agent.worker.links.CALL_SECONDS", 0.3)
+    monkeypatch.setattr("edgeswarm_agent.worker.links.CALL_SECONDS", 0.1)
     with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
         began = time.monotonic()
         with (
             lan.ends["b-000002"].server._lock,
             pytest.raises(EdgeswarmError, match="b-000002 did not answer in time") as caught,
         ):
-            lan.ends["a-000001"].links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=1.0)
+            lan.ends["a-000001"].links.open({"b-000002": lan.address("b-000002")}, timeout_seconds=0.4)
         assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
-        assert time.monotonic() - began > 1.0
+        assert time.monotonic() - began > 0.4
 
 
 @pytest.mark.parametrize("opens", [True, False])
@@ -139,7 +139,7 @@ def test_an_unreachable_peer_is_named(tmp_path: Path) -> None:
         address = lan.address("b-000002")
         lan.ends["b-000002"].server.stop()
         with pytest.raises(EdgeswarmError, match="b-000002"):
-            lan.ends["a-000001"].links.open({"b-000002": address}, timeout_seconds=0.5)
+            lan.ends["a-000001"].links.open({"b-000002": address}, timeout_seconds=0.2)
 
 
 def test_a_peer_that_dies_breaks_the_link_at_both_who_send_to_it_and_who_hear_from_it(tmp_path: Path) -> None:

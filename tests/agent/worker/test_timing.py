@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from edgeswarm_agent.worker.timing import ALL_REDUCE, BACKWARD, FORWARD, RoundClock
+from edgeswarm_agent.worker.timing import ALL_REDUCE, BACKWARD, FORWARD, TRANSFORM, Progress, RoundClock
 
 
 def compute(cpu_seconds: float) -> float:
@@ -45,3 +45,30 @@ def test_the_processors_seconds_of_the_model_are_told_apart() -> None:
     assert model <= clock.model_cpu_seconds < model + 0.01
     clock.begin_round()
     assert clock.model_cpu_seconds == 0.0
+
+
+def test_the_longest_of_a_kind_is_that_of_this_epoch() -> None:
+    progress = Progress()
+    progress.set("forward of micro-batch 0", kind=FORWARD)
+    time.sleep(0.01)
+    progress.set("idle")
+    progress.set("forward of micro-batch 1", kind=FORWARD)
+    assert progress.read().longest_seconds >= 0.01
+    progress.set("idle")
+    progress.begin_epoch(2)
+    progress.set("forward of micro-batch 0", kind=FORWARD)
+    assert progress.read().longest_seconds == 0.0
+    assert progress.epoch == 2
+
+
+def test_who_waits_for_a_thread_is_at_what_that_one_computes() -> None:
+    feed, progress = Progress(longest_seconds=15.0), Progress()
+    progress.set("waiting for samples", beside=feed)
+    assert progress.read().action == "waiting for samples"
+    with feed.during("transform of item 7", kind=TRANSFORM):
+        doing = progress.read()
+        assert (doing.action, doing.kind, doing.longest_seconds) == ("transform of item 7", TRANSFORM, 15.0)
+        progress.set("forward of micro-batch 0", kind=FORWARD)
+        assert progress.read().action == "forward of micro-batch 0"
+    progress.set("waiting for samples", beside=feed)
+    assert progress.read().kind == ""

@@ -18,6 +18,7 @@ from edgeswarm.wire.fetch import SamplePart
 from edgeswarm_agent.worker import transformed_samples
 from edgeswarm_agent.worker.sample_cache import SampleCache
 from edgeswarm_agent.worker.samples import LocalSamples
+from edgeswarm_agent.worker.timing import Progress
 from edgeswarm_agent.worker.transformed_samples import SECOND_LOOKS, TransformedCache, TransformedSamples
 from edgeswarm_agent.worker.transforming import Transforming, sample_generator
 
@@ -47,7 +48,7 @@ def kept_of(cache: TransformedCache, part: SamplePart = SamplePart.BOTH) -> Tran
 
 def transforming(transform: Any, kept: TransformedSamples | None, **changes: Any) -> Transforming:
     settings: dict[str, Any] = {"source": LocalSamples(Numbers()), "part": SamplePart.BOTH} | changes
-    return Transforming(transform=transform, seed=SEED, where="nano-1", kept=kept, **settings)
+    return Transforming(transform=transform, seed=SEED, where="nano-1", kept=kept, doing=Progress(), **settings)
 
 
 def order_of(epoch: int) -> list[int]:

@@ -60,6 +60,18 @@ def test_json_is_one_plan_document(instance_file: Path, invoke: Invoke) -> None:
     assert result.stderr == ""
 
 
+def test_what_it_planned_by_can_be_kept(instance_file: Path, invoke: Invoke, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    first = invoke("plan", "--instance", str(instance_file), "--write-instance", str(kept), "--json")
+    assert first.exit_code == ExitCode.DONE
+    again = invoke("plan", "--instance", str(kept), "--json")
+    assert json.loads(again.stdout) == json.loads(first.stdout)
+    failed = invoke("plan", "--instance", str(instance_file), "--write-instance", str(tmp_path / "no/such/folder.json"))
+    assert failed.exit_code == ExitCode.ERROR
+    assert "The instance" in failed.stderr
+    assert "can't be written" in failed.stderr
+
+
 def test_a_person_sees_layers_devices_memory_and_what_limits_the_round(instance_file: Path, invoke: Invoke) -> None:
     result = invoke("plan", "--instance", str(instance_file))
     assert result.exit_code == ExitCode.DONE
@@ -85,7 +97,7 @@ def test_the_plan_is_printed_before_the_other_planners_are_asked(
         raise EdgeswarmError(ErrorCode.NO_DEVICES, "asked now")
 
     monkeypatch.setattr(alternatives, "of_planners", asked)
-    result = invoke("plan", "--instance", str(instance_file))
+    result = invoke("plan", "--instance", str(instance_file), "--planner", "single")
     assert "asked now" in result.stderr
     assert "limits the round" in result.stdout
     assert "No plan can be faster" in result.stdout
@@ -117,11 +129,13 @@ def test_how_sure_the_prediction_is(tmp_path: Path, invoke: Invoke) -> None:
 
 
 def test_what_if(instance_file: Path, invoke: Invoke) -> None:
-    arguments = ["--what-if", "-steady", "--what-if", "+quick,quick.memory=1KiB"]
-    result = invoke("plan", "--instance", str(instance_file), "--planner", "single", *arguments)
+    changes = ["--what-if", "-steady", "--what-if", "+quick,quick.memory=1KiB"]
+    arguments = ["plan", "--instance", str(instance_file), "--planner", "data-parallel", *changes]
+    result = invoke(*arguments)
     assert result.exit_code == ExitCode.DONE
     assert "-steady" in result.stdout
-    document = json.loads(invoke("plan", "--instance", str(instance_file), *arguments, "--json").stdout)
+    document = json.loads(invoke(*arguments, "--json").stdout)
+    assert [set(stage["shares"]) for stage in document["stages"]] == [{"quick", "steady"}]
     gone, more = document["what_if"]
     assert [gone["name"], more["name"]] == ["-steady", "+quick,quick.memory=1KiB"]
     assert [list(stage["shares"]) for stage in gone["plan"]["stages"]] == [["quick"]]
@@ -159,7 +173,7 @@ def test_a_plot_of_the_timeline(instance_file: Path, tmp_path: Path, invoke: Inv
 
 @pytest.mark.parametrize(("change", "named"), [("steady", "none of"), ("-idle", "'idle': there is no such device")])
 def test_a_change_that_cannot_be_is_a_usage_error(change: str, named: str, instance_file: Path, invoke: Invoke) -> None:
-    result = invoke("plan", "--instance", str(instance_file), "--what-if", change)
+    result = invoke("plan", "--instance", str(instance_file), "--planner", "single", "--what-if", change)
     assert result.exit_code == ExitCode.USAGE
     assert result.stdout == ""
     assert named in result.stderr

@@ -59,7 +59,7 @@ from edgeswarm_coordinator.events import StepDone, StepStarted
 with Progress(progress_console()) as progress:
     progress(StepStarted("export model"))
     progress(StepStarted("prepare workers " + "x" * 200))
-    time.sleep(0.5)
+    time.sleep(0.2)
     progress(StepDone("export model", 0.5))
 """
 

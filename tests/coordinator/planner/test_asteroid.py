@@ -62,7 +62,7 @@ def price(instance: PlanningInstance, found: FoundPipeline) -> float:
     return round_seconds(pipeline_steps(instance, stages_of(found)), rounds)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(instance=instances(), micro_batch=st.integers(1, 4))
 def test_equals_brute_force_where_links_are_alike(instance: PlanningInstance, micro_batch: int) -> None:
     found = search(instance, micro_batch=micro_batch)
@@ -74,7 +74,7 @@ def test_equals_brute_force_where_links_are_alike(instance: PlanningInstance, mi
         assert price(instance, found) == pytest.approx(found.round_seconds)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(instance=instances(uniform_links=False), micro_batch=st.integers(1, 4))
 def test_prices_links_that_differ_as_the_cost_model_does(instance: PlanningInstance, micro_batch: int) -> None:
     found = search(instance, micro_batch=micro_batch)
@@ -85,7 +85,7 @@ def test_prices_links_that_differ_as_the_cost_model_does(instance: PlanningInsta
         assert found.round_seconds >= best * (1 - 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(instance=instances(most_devices=3), micro_batch=st.integers(1, 3), most=st.integers(1, 2))
 def test_fewer_in_flight_is_priced_as_the_cost_model_does(
     instance: PlanningInstance, micro_batch: int, most: int
@@ -98,7 +98,7 @@ def test_fewer_in_flight_is_priced_as_the_cost_model_does(
         assert all(stage.in_flight <= most for stage in found.stages)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(instance=instances(), micro_batch=st.integers(1, 4))
 def test_a_limit_on_the_round_loses_nothing_better(instance: PlanningInstance, micro_batch: int) -> None:
     free = search(instance, micro_batch=micro_batch)
@@ -109,7 +109,7 @@ def test_a_limit_on_the_round_loses_nothing_better(instance: PlanningInstance, m
         assert search(instance, micro_batch=micro_batch, slowest_round=free.round_seconds * 0.99) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(instance=instances(uniform_links=False), micro_batch=st.integers(1, 4))
 def test_memory_holds_and_every_device_is_in_one_group(instance: PlanningInstance, micro_batch: int) -> None:
     found = search(instance, micro_batch=micro_batch)

@@ -23,7 +23,7 @@ from edgeswarm_coordinator.planner.cost_model import (
     step_times,
 )
 
-from .instances import make_instance
+from .instances import make_instance, with_weights_apart
 
 
 def stage_steps(*times: tuple[float, float, float]) -> list[Step]:
@@ -170,3 +170,14 @@ def test_evaluate_refuses_a_plan_of_another_model() -> None:
         evaluate(make_instance((1.0,) * 7, (1.0, 1.0, 1.0)), two_stage_plan())
     assert caught.value.code is ErrorCode.PLAN_INVALID
     assert "7 layers" in caught.value.message
+
+
+def test_a_backward_apart_is_told_as_long_as_both_its_parts() -> None:
+    instance = with_weights_apart(make_instance(mini_batch=8), 0.5, rest=0.75)
+    stages = (Stage(0, 2, {"a": 4}, 2), Stage(2, 4, {"b": 4}, 1))
+    at_once, apart = (
+        evaluate(instance, Plan("by hand", 4, 2, stages, schedule=schedule)).stages[0]
+        for schedule in ("1f1b", "zero-bubble")
+    )
+    assert apart.backward_seconds == pytest.approx(1.25 * at_once.backward_seconds)
+    assert apart.forward_seconds == at_once.forward_seconds

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
-from edgeswarm_coordinator.planner.moved_shares import moved_shares, stretched
+from edgeswarm_coordinator.planner.moved_shares import expected_seconds, moved_shares, stretched
 from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
-from .instances import instances, make_instance, whole_instances
+from .instances import instances, make_instance, whole_instances, with_weights_apart
 from .test_planners import plan_or_error
 
 
@@ -82,6 +82,24 @@ def test_a_smaller_last_micro_batch_counts() -> None:
     as_expected = stretched(instance, plan, {"a": 48.0, "b": 96.0})
     assert as_expected.profile_of("a").forward(1, 0, 2) == pytest.approx(2.0)
     assert as_expected.profile_of("b").forward(1, 0, 2) == pytest.approx(4.0)
+
+
+def test_what_coming_apart_takes_is_counted_once() -> None:
+    """Backwards take 1.25 times as long apart, which is no slowness that the devices showed."""
+    instance = with_weights_apart(make_instance((1.0, 1.0), (1.0, 1.0), mini_batch=12), 0.5, rest=0.75)
+    plan = Plan("by hand", 4, 3, (Stage(0, 1, {"a": 4}, 2), Stage(1, 2, {"b": 4}, 1)), schedule="zero-bubble")
+    profile = instance.profile_of("a")
+    apart = {
+        stage.devices[0]: 3 * (profile.forward(4, *layers) + sum(profile.backward_apart(4, *layers)))
+        for stage in plan.stages
+        for layers in [(stage.first_layer, stage.end_layer)]
+    }
+    assert expected_seconds(instance, plan) == pytest.approx(apart)
+    shown_as_planned = stretched(instance, plan, apart)
+    assert round_seconds(shown_as_planned, plan) == pytest.approx(round_seconds(instance, plan))
+    # Samples are shared by the whole.
+    whole = sum(profile.backward_apart(4, 0, 1))
+    assert shown_as_planned.profile_of("a").backward(4, 0, 1) == pytest.approx(whole)
 
 
 def test_a_stage_that_waits_for_another_keeps_its_shares() -> None:

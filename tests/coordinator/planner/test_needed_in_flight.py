@@ -77,6 +77,7 @@ def test_a_plan_of_too_many_micro_batches_to_try_keeps_what_it_has() -> None:
     assert with_needed_in_flight(instance, plan) != plan
 
 
+@pytest.mark.usefixtures("full_search")
 @pytest.mark.parametrize("planner", ["pipeline", "edgeswarm"])
 def test_planners_of_this_runtime_have_it(planner: str) -> None:
     instance = make_instance(slower=(9.0, 1.0, 1.0, 1.0), bandwidth=1e9, param_bytes=1)

@@ -321,6 +321,7 @@ def test_json_keeps_it() -> None:
     assert instance_from_json(instance_to_json(instance)) == instance
 
 
+@pytest.mark.usefixtures("full_search")
 @pytest.mark.parametrize("micro_batch", [2, 4])
 def test_plans_and_simulations_count_it_and_plans_fit_with_it(micro_batch: int) -> None:
     instance = with_passing(make_instance(memory_bytes=(20_000, 20_000)))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import NoReturn
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.planner import planners
-from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
+from edgeswarm_coordinator.planner.cost_model import held_bytes, plan_memory_bytes
 from edgeswarm_coordinator.planner.micro_batches import micro_batch_sizes
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan, sizes_to_try
 from edgeswarm_coordinator.planner.prediction import predict
@@ -60,17 +61,36 @@ def test_every_planner_gives_a_whole_plan_or_says_why_not(instance: PlanningInst
 
 
 @settings(max_examples=60, deadline=None)
-@given(instance=instances(uniform_links=False), planner=st.sampled_from(["single", "data-parallel"]))
-def test_the_memory_that_is_said_to_lack_helps(instance: PlanningInstance, planner: str) -> None:
-    plan, _ = plan_or_error(instance, planner)
-    if plan is None:
-        smallest = micro_batch_sizes(instance.training.mini_batch)[-1]
-        (lack,) = one_stage_shortage(instance, samples=smallest)
-        devices = tuple(
-            replace(device, memory_bytes=device.memory_bytes + lack.lacking_bytes) if device == lack.device else device
-            for device in instance.devices
-        )
-        assert make_plan(replace(instance, devices=devices), planner).devices == (lack.device.name,)
+@given(
+    instance=instances(uniform_links=False),
+    planner=st.sampled_from(["single", "data-parallel"]),
+    lacking=st.permutations([1, 2, 30, 200]),
+)
+def test_the_memory_that_is_said_to_lack_helps(instance: PlanningInstance, planner: str, lacking: list[int]) -> None:
+    """Each device lacks some bytes for the whole model, and no two of them as many."""
+    smallest = micro_batch_sizes(instance.training.mini_batch)[-1]
+    whole = held_bytes(
+        instance,
+        first_layer=0,
+        end_layer=instance.model.layer_count,
+        samples=smallest,
+        in_flight=1,
+        micro_batches=1,
+    )
+    assume(whole > max(lacking))
+    devices = tuple(
+        replace(device, memory_bytes=whole - less) for device, less in zip(instance.devices, lacking, strict=False)
+    )
+    short = replace(instance, devices=devices)
+    plan, _ = plan_or_error(short, planner)
+    assume(plan is None)
+    (lack,) = one_stage_shortage(short, samples=smallest)
+    assert lack.device.memory_bytes == max(device.memory_bytes for device in devices)
+    enough = tuple(
+        replace(device, memory_bytes=device.memory_bytes + lack.lacking_bytes) if device == lack.device else device
+        for device in devices
+    )
+    assert make_plan(replace(short, devices=enough), planner).devices == (lack.device.name,)
 
 
 @pytest.mark.thorough
@@ -91,9 +111,14 @@ def test_nobody_is_faster_than_the_exhaustive_search(instance: PlanningInstance)
     assert all(seconds["exhaustive"] <= other * (1 + 1e-5) for other in seconds.values())
 
 
+@functools.cache
+def plan_of_three(planner: str) -> Plan:
+    return make_plan(THREE, planner)
+
+
 @pytest.mark.parametrize("planner", sorted(PLANNERS))
 def test_plans_of_three_devices(planner: str) -> None:
-    plan = make_plan(THREE, planner)
+    plan = plan_of_three(planner)
     check_whole(plan, THREE)
     assert plan.planner == planner
 
@@ -105,13 +130,13 @@ def test_data_parallel_is_one_stage_over_all_in_proportion_to_speed() -> None:
 
 
 def test_pipeline_has_one_device_a_stage_and_backups_on_the_next() -> None:
-    plan = make_plan(THREE, "pipeline")
+    plan = plan_of_three("pipeline")
     assert [stage.devices for stage in plan.stages] == [("a",), ("b",), ("c",)]
     assert plan.backup == {0: "b", 1: "c", 2: "a"}
 
 
 def test_single_takes_the_fastest_device_that_holds_the_model() -> None:
-    assert make_plan(THREE, "single").devices == ("a",)
+    assert plan_of_three("single").devices == ("a",)
     small_first = make_instance((1.0, 2.0), (1.0, 2.0, 4.0), [100, PLENTY, PLENTY])
     plan = make_plan(small_first, "single")
     assert plan.devices == ("b",)
@@ -126,13 +151,14 @@ def test_a_replicated_stage_needs_no_backup_elsewhere() -> None:
 
 
 def test_asteroid_is_no_slower_than_its_baselines_with_less_freedom() -> None:
-    rounds = {name: make_plan(THREE, name).predicted for name in PLANNERS}
+    rounds = {name: plan_of_three(name).predicted for name in PLANNERS}
     assert all(predicted is not None for predicted in rounds.values())
     asteroid = rounds["asteroid"]
     assert asteroid is not None
     assert all(asteroid.round_seconds <= other.round_seconds * 1.011 for other in rounds.values() if other)
 
 
+@pytest.mark.usefixtures("full_search")
 def test_fewer_in_flight_where_the_papers_number_fits_no_memory() -> None:
     # A layer holds 50 bytes for each micro-batch: not even one layer with 3 in flight fits in 110 bytes, with 2 it does.
     instance = make_instance((1.0,) * 3, (1.0, 1.0), [110, 100], param_bytes=0, saved_bytes=50)

@@ -31,7 +31,7 @@ def on_track(events: Sequence[TimelineEvent], track: str) -> dict[str, list[Time
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(planned())
 def test_a_device_computes_one_thing_at_a_time_and_each_action_once(case: Planned) -> None:
     instance, plan = case
@@ -56,7 +56,7 @@ def test_a_device_computes_one_thing_at_a_time_and_each_action_once(case: Planne
                 assert 0 <= in_flight <= stage.in_flight
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(planned())
 def test_bytes_sent_are_those_of_the_cuts_and_the_gradients(case: Planned) -> None:
     instance, plan = case
@@ -84,7 +84,7 @@ def test_bytes_sent_are_those_of_the_cuts_and_the_gradients(case: Planned) -> No
         assert reduced == pytest.approx(gradients * 2 * (size - 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(planned())
 def test_no_card_and_no_pair_carries_more_than_it_can(case: Planned) -> None:
     """Over any stretch of time between two events, what lies wholly in it fits the card."""
@@ -124,7 +124,7 @@ def test_no_card_and_no_pair_carries_more_than_it_can(case: Planned) -> None:
                 assert event.size_bytes <= fastest_there * seconds * NEARLY + 1e-6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(planned())
 def test_the_quick_way_says_the_same_and_always_the_same(case: Planned) -> None:
     instance, plan = case
@@ -136,7 +136,7 @@ def test_the_quick_way_says_the_same_and_always_the_same(case: Planned) -> None:
         assert use.busy + use.waiting + use.all_reduce == pytest.approx(1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(planned(), st.data())
 def test_what_was_never_in_flight_changes_nothing(case: Planned, data: st.DataObject) -> None:
     """Any K from what a stage had in flight to what it was allowed gives the same round."""
@@ -147,7 +147,7 @@ def test_what_was_never_in_flight_changes_nothing(case: Planned, data: st.DataOb
     assert round_and_in_flight(instance, replace(plan, stages=tuple(stages))) == (seconds, most)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(planned(), st.randoms(use_true_random=False))
 def test_the_order_of_the_devices_means_nothing(case: Planned, random: st.randoms) -> None:  # type: ignore[valid-type]
     instance, plan = case
@@ -218,7 +218,7 @@ def seconds_with_links(case: Planned, factor: float) -> float:
     return round_seconds(faster, plan)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(planned())
 def test_no_round_is_shorter_than_what_each_device_computes(case: Planned) -> None:
     instance, plan = case

@@ -119,6 +119,21 @@ def test_where_weights_come_apart_the_all_reduce_is_beside_the_last_of_them() ->
         assert event.end_seconds - event.start_seconds == pytest.approx(3.0)
 
 
+def test_where_no_weights_can_wait_the_all_reduce_is_beside_the_last_backward() -> None:
+    mebibyte = 1 << 20
+    instance = make_instance(
+        [(1.0, 2.0)] * 3,
+        devices=3,
+        mini_batch=2,
+        bandwidth=[[1e12, float(mebibyte), 1e12], [float(mebibyte), 1e12, 1e12], [1e12] * 3],
+        gradient_bytes=2 * mebibyte,
+        apart=(1.0, 0.0),
+    )
+    plan = make_plan((1, {"c": 2}, 1), (2, {"a": 1, "b": 1}, 1), micro_batches=1, schedule=ZERO_BUBBLE)
+    in_one_go = replace(plan, schedule=ONE_FORWARD_ONE_BACKWARD)
+    assert round_seconds(instance, plan) == pytest.approx(round_seconds(instance, in_one_go))
+
+
 def test_a_slow_link_sets_the_pace() -> None:
     """Each frame takes 10 s each way; frames of one direction follow one another without a gap while K allows it."""
     instance = make_instance([(1.0, 1.0)] * 2, devices=2, mini_batch=8, bandwidth=1.0, cut_bytes=10)

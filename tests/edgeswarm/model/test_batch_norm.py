@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 from edgeswarm.model.batch_norm import BatchNormMerger
 from edgeswarm.model.export import export_model
+from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.stage import StageModule
 
 
@@ -16,8 +18,15 @@ def _model(momentum: float | None) -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, momentum=momentum))
 
 
-def _stage(model: nn.Module) -> StageModule:
-    graph = export_model(model, (torch.randn(4, 2, 6, 6),)).layer_graph
+@functools.cache
+def _graph(momentum: float | None, dtype: torch.dtype) -> LayerGraph:
+    with torch.random.fork_rng():  # whether a test is the first one to ask or not, it draws the same
+        model = _model(momentum).to(dtype)
+    return export_model(model, (torch.zeros(4, 2, 6, 6, dtype=dtype),)).layer_graph
+
+
+def _stage(model: nn.Module, momentum: float | None) -> StageModule:
+    graph = _graph(momentum, next(model.parameters()).dtype)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     return StageModule(graph.stage(0, len(graph.layers)), copies)
@@ -27,7 +36,7 @@ def test_momentum_is_rounded_as_pytorch_rounds_it() -> None:
     torch.manual_seed(0)
     model = _model(0.997).train()
     samples = 0.1 * torch.randn(4, 2, 6, 6)
-    stage = _stage(model)
+    stage = _stage(model, 0.997)
     merger = BatchNormMerger(stage.graph.batch_norms, stage.buffers)
     stage.forward(4, [samples], draw=None)
     merger.add(stage.take_batch_statistics())
@@ -46,7 +55,7 @@ def test_micro_batches_and_replicas_count_as_one_batch(momentum: float | None) -
     plain = copy.deepcopy(model)
     torch.set_default_dtype(torch.float64)
     try:
-        replicas = [_stage(model), _stage(model)]
+        replicas = [_stage(model, momentum), _stage(model, momentum)]
         mergers = [BatchNormMerger(replica.graph.batch_norms, replica.buffers) for replica in replicas]
         for _ in range(3):
             samples = torch.randn(9, 2, 6, 6) * 3 + 100
@@ -69,7 +78,7 @@ def test_micro_batches_and_replicas_count_as_one_batch(momentum: float | None) -
 
 
 def test_a_round_without_samples_moves_nothing() -> None:
-    module = _stage(_model(0.1))
+    module = _stage(_model(0.1), 0.1)
     before = {name: tensor.clone() for name, tensor in module.buffers.items()}
     merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
     merger.apply(merger.to_vector())
@@ -77,7 +86,7 @@ def test_a_round_without_samples_moves_nothing() -> None:
 
 
 def test_sums_of_another_stage_are_refused() -> None:
-    module = _stage(_model(0.1))
+    module = _stage(_model(0.1), 0.1)
     merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
     with pytest.raises(ValueError, match="wanted float64"):
         merger.apply(torch.zeros(3, dtype=torch.float64))

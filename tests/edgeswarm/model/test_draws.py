@@ -168,6 +168,8 @@ def test_dropout_draws_the_same_beside_a_thread_that_transforms() -> None:
     thread = threading.Thread(target=transforms)
     with restored_generators():
         thread.start()
+        while thread.is_alive() and not numbers:
+            time.sleep(0.001)
         found = outputs()
         stop.set()
         thread.join()

@@ -168,34 +168,42 @@ def _numpy_draws(module: _Inner, values: Tensor) -> Tensor:
     return result
 
 
+Case = tuple[Callable[[_Inner, Tensor], Tensor], str, str]
+# One for each way in which it is found out,
+CASES: list[Case] = [
+    (_loops_by_value, r"decides by the values of a tensor in part\.1 \(.*range\(int\(values", "torch.where"),
+    (_fixed_view, r"fixes the batch size in part\.1 \(.*view\(32.*input of size 6\*batch", "x.shape[0]"),
+    (_by_length, r"fixes the batch size to 4 in part\.1 \(.*len\(values\)", "len(x)"),
+    (_writes_to_data, r"writes to the memory of one of its tensors in part\.1", "new tensors"),
+    (_nonzero, r"aten\.nonzero\.default in part\.1 \(.*test_export_errors", "torch.where"),
+    (_masked, r"size of what the model computes depends on the values .* in part\.1 \(.*test_export", "x[mask]"),
+    (_own_gradient, r"uses _Rounded, an autograd\.Function, in part\.1 \(.*_Rounded\.apply", "detach()"),
+    (_hooks, r"hook on gradients, in part\.1 \(.*register_hook", "clip_gradient_norm"),
+    (_clamps_without_gradients, r"in place within torch\.no_grad in part\.1 \(.*test_export_errors", "clone"),
+    (_python_draws, "draws random numbers from Python or numpy", "nn.Dropout"),
+    (_by_batch, "does one thing for batches of 2 to 5", "x.shape[0]"),
+    (_odd_and_even, "holds only where .*batch size", "x.shape[0]"),
+    (_counts, r"changes 'part\.1\.steps' in its forward in part\.1 \(.*test_export_errors", "outside"),
+    (_wrong_shape, r"can't be exported in part\.1 \(.*test_export_errors.*values\[:, :3\]", "plain PyTorch"),
+    (_rare, r"aten\.linalg_inv\.default in part\.1 \(.*test_export_errors", "commoner"),
+    (_autocast, "wrap_with_autocast", "torch.autocast"),
+]
+# and others that are found out in one of these ways.
+LIKE_THEM: list[Case] = [
+    (_made_for_four, r"fixes the batch size to 4 in part\.1 \(.*torch\.zeros\(4, 6\)", "x.shape[0]"),
+    (_by_numpy, r"can't be exported in part\.1 \(.*values\.numpy\(\)", "torch's functions"),
+    (_writes_to_a_leaf, r"in part\.1 \(.*weight \+= 1.*leaf Variable", "new tensors"),
+    (_numpy_draws, "draws random numbers from Python or numpy", "nn.Dropout"),
+    (_by_value, r"decides by the values of a tensor in part\.1 \(.*values\.sum\(\) > 0", "torch.where"),
+    (_fixed, "fixes the batch size to 4", "view"),
+    (_remembers, r"changes 'part\.1\.history' in its forward", "outside"),
+    (_by_item, r"aten\.item\.default in part\.1 \(.*test_export_errors", "independent of a tensor's values"),
+]
+
+
 @pytest.mark.parametrize(
     ("compute", "said", "advised"),
-    [
-        (_loops_by_value, r"decides by the values of a tensor in part\.1 \(.*range\(int\(values", "torch.where"),
-        (_fixed_view, r"fixes the batch size in part\.1 \(.*view\(32.*input of size 6\*batch", "x.shape[0]"),
-        (_by_length, r"fixes the batch size to 4 in part\.1 \(.*len\(values\)", "len(x)"),
-        (_made_for_four, r"fixes the batch size to 4 in part\.1 \(.*torch\.zeros\(4, 6\)", "x.shape[0]"),
-        (_by_numpy, r"can't be exported in part\.1 \(.*values\.numpy\(\)", "torch's functions"),
-        (_writes_to_a_leaf, r"in part\.1 \(.*weight \+= 1.*leaf Variable", "new tensors"),
-        (_writes_to_data, r"writes to the memory of one of its tensors in part\.1", "new tensors"),
-        (_nonzero, r"aten\.nonzero\.default in part\.1 \(.*test_export_errors", "torch.where"),
-        (_masked, r"size of what the model computes depends on the values .* in part\.1 \(.*test_export", "x[mask]"),
-        (_own_gradient, r"uses _Rounded, an autograd\.Function, in part\.1 \(.*_Rounded\.apply", "detach()"),
-        (_hooks, r"hook on gradients, in part\.1 \(.*register_hook", "clip_gradient_norm"),
-        (_clamps_without_gradients, r"in place within torch\.no_grad in part\.1 \(.*test_export_errors", "clone"),
-        (_python_draws, "draws random numbers from Python or numpy", "nn.Dropout"),
-        (_numpy_draws, "draws random numbers from Python or numpy", "nn.Dropout"),
-        (_by_value, r"decides by the values of a tensor in part\.1 \(.*values\.sum\(\) > 0", "torch.where"),
-        (_by_batch, "does one thing for batches of 2 to 5", "x.shape[0]"),
-        (_odd_and_even, "holds only where .*batch size", "x.shape[0]"),
-        (_fixed, "fixes the batch size to 4", "view"),
-        (_counts, r"changes 'part\.1\.steps' in its forward in part\.1 \(.*test_export_errors", "outside"),
-        (_remembers, r"changes 'part\.1\.history' in its forward", "outside"),
-        (_wrong_shape, r"can't be exported in part\.1 \(.*test_export_errors.*values\[:, :3\]", "plain PyTorch"),
-        (_by_item, r"aten\.item\.default in part\.1 \(.*test_export_errors", "independent of a tensor's values"),
-        (_rare, r"aten\.linalg_inv\.default in part\.1 \(.*test_export_errors", "commoner"),
-        (_autocast, "wrap_with_autocast", "torch.autocast"),
-    ],
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.thorough) for case in LIKE_THEM)],
 )
 def test_a_message_names_the_place_and_the_change(
     compute: Callable[[_Inner, Tensor], Tensor], said: str, advised: str, capfd: pytest.CaptureFixture[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -70,6 +71,16 @@ def assert_bits_of_the_model(model: nn.Module, found: ExportedModel) -> None:
         assert torch.equal(one, other)
 
 
+def saved_bytes_of(found: ExportedModel) -> int:
+    return sum(layer.saved_bytes for layer in found.layer_graph.layers)
+
+
+@functools.cache
+def saved_with_another() -> int:
+    """By an activation that keeps its argument and its result."""
+    return saved_bytes_of(exported(Net(functional.silu)))
+
+
 @pytest.mark.parametrize(
     ("between", "packet"),
     [
@@ -88,9 +99,8 @@ def test_an_activation_behind_a_norm_writes_over_what_the_norm_made(
     found = exported(model)
     assert in_place_of(found) == [packet]
     assert_bits_of_the_model(model, found)
-    with_another = exported(Net(functional.silu))  # which keeps its argument and its result
-    saved, of_another = (sum(layer.saved_bytes for layer in each.layer_graph.layers) for each in (found, with_another))
-    assert of_another - saved == IMAGE_BYTES, "what the norm made isn't kept beside the activation's result"
+    kept_beside = saved_with_another() - saved_bytes_of(found)
+    assert kept_beside == IMAGE_BYTES, "what the norm made isn't kept beside the activation's result"
 
 
 def read_twice(image: Tensor) -> Tensor:

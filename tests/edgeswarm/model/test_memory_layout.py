@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from unittest import mock
 
@@ -62,11 +63,17 @@ def attention(image: torch.Tensor) -> torch.Tensor:
     return found.transpose(1, 2).reshape(image.shape).mean((2, 3))
 
 
-def graph_of(model: nn.Module, dtype: torch.dtype = torch.float32) -> tuple[StageGraph, dict[str, torch.Tensor]]:
-    model = model.to(dtype).train()
-    exported = export_model(model, (IMAGES[0].to(dtype),))
-    tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    return exported.layer_graph.stage(0, len(exported.layer_graph.layers)), tensors
+def graph_of(
+    between: Callable[[torch.Tensor], torch.Tensor], features: int
+) -> tuple[StageGraph, dict[str, torch.Tensor]]:
+    state = Net(between, features).state_dict()
+    return exported(between, features), {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+@functools.cache
+def exported(between: Callable[[torch.Tensor], torch.Tensor], features: int) -> StageGraph:
+    graph = export_model(Net(between, features), IMAGES).layer_graph
+    return graph.stage(0, len(graph.layers))
 
 
 def trained(
@@ -87,7 +94,7 @@ def trained(
     ids=["viewed", "changed-behind-it", "attention"],
 )
 def test_the_results_are_the_same(between: Callable[[torch.Tensor], torch.Tensor], features: int) -> None:
-    graph, tensors = graph_of(Net(between, features))
+    graph, tensors = graph_of(between, features)
     assert wants_channels_last(graph, CPU)
     _, wanted, wanted_gradients = trained(graph, tensors, fast_layout=False)
     module, output, gradients = trained(graph, tensors, fast_layout=True)
@@ -98,7 +105,7 @@ def test_the_results_are_the_same(between: Callable[[torch.Tensor], torch.Tensor
 
 
 def test_weights_and_inputs_lie_as_the_kernels_want_them() -> None:
-    graph, tensors = graph_of(Net(viewed, 384))
+    graph, tensors = graph_of(viewed, 384)
     module, _, _ = trained(graph, tensors, fast_layout=True)
     weight = module.parameters["first.weight"]
     assert weight.is_contiguous(memory_format=torch.channels_last)
@@ -110,7 +117,7 @@ def test_weights_and_inputs_lie_as_the_kernels_want_them() -> None:
 
 
 def test_a_stage_in_the_models_own_layout_gets_all_in_it_from_one_with_another() -> None:
-    graph, tensors = graph_of(Net(viewed, 384))
+    graph, tensors = graph_of(viewed, 384)
     plain, fast = (StageModule(graph, tensors, fast_layout=fast) for fast in (False, True))
     lying_last = arranged(IMAGES[0])
     assert not lying_last.is_contiguous()
@@ -132,7 +139,7 @@ def test_one_pixel_and_one_channel_are_arranged_too() -> None:
 
 
 def test_where_a_change_in_place_would_be_missed_nothing_is_arranged() -> None:
-    graph, tensors = graph_of(Net(changed_behind_a_view, 6))
+    graph, tensors = graph_of(changed_behind_a_view, 6)
     assert [node.op for node in graph.nodes][2:4] == ["aten.view.default", "aten.mul_.Tensor"]
     assert not wants_channels_last(graph, CPU)
     _, wanted, _ = trained(graph, tensors, fast_layout=False)
@@ -141,7 +148,7 @@ def test_where_a_change_in_place_would_be_missed_nothing_is_arranged() -> None:
 
 
 def test_what_has_no_convolution_and_what_runs_elsewhere_stays_as_it_is() -> None:
-    exported = export_model(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), IMAGES)
-    assert not wants_channels_last(exported.layer_graph.stage(0, len(exported.layer_graph.layers)), CPU)
-    graph, _ = graph_of(Net(viewed, 384))
+    plain = export_model(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), IMAGES).layer_graph
+    assert not wants_channels_last(plain.stage(0, len(plain.layers)), CPU)
+    graph, _ = graph_of(viewed, 384)
     assert not wants_channels_last(graph, torch.device("cuda"))

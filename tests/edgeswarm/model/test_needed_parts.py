@@ -196,7 +196,7 @@ def test_stages_have_the_bits_of_the_whole(attend: Callable[..., Tensor]) -> Non
     tokens = some_tokens().float()
     found = export_model(model, (tokens,))
     whole = trained(model, found, (tokens,), {}, batch=BATCH, stages=1)
-    for stages in (2, 3, 5, len(found.layer_graph.layers)):
+    for stages in (3, len(found.layer_graph.layers)):
         split = trained(model, found, (tokens,), {}, batch=BATCH, stages=stages)
         assert whole.keys() == split.keys()
         for name, wanted in whole.items():

@@ -76,7 +76,7 @@ def fits(instance: PlanningInstance, plan: Plan) -> bool:
     return all(size <= instance.devices[instance.index_of[name]].memory_bytes for name, size in held.items())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(number=st.integers(0, 10**6), data=st.data())
 def test_no_simulated_round_is_below_its_floor(number: int, data: st.DataObject) -> None:
     instance = random_instance(1, number)

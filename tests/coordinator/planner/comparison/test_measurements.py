@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def test_all_kinds_of_instances_come() -> None:
 
 
 def test_gaps_are_worked_out_once_and_a_planner_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = functools.partial(random_instance, most_layers=4, most_devices=3, most_mini_batch=8)
+    monkeypatch.setattr(optimum_gap, "random_instance", small)
     path = tmp_path / "gaps.jsonl"
     first = optimum_gap.complete(path, seed=3, count=4, planners=["single"])
     assert len(path.read_text().splitlines()) == 4

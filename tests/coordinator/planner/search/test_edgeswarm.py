@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from bench.random_instances import random_instance
@@ -17,16 +17,16 @@ from edgeswarm_coordinator.planner.comparison.exhaustive import find_optimum
 from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage
-from edgeswarm_coordinator.planner.search.edgeswarm import of_one_size, plan_by_search
+from edgeswarm_coordinator.planner.search.edgeswarm import Found, of_one_size, plan_by_search
 from edgeswarm_coordinator.planner.search.effort import Effort
 from edgeswarm_coordinator.planner.search.judge import Judge
 from edgeswarm_coordinator.planner.search.problem import SearchProblem
 from edgeswarm_coordinator.planner.search.sizes import all_sizes
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
+from ...quick_search import QUICK
 from ..instances import instances, make_instance, with_weights_apart
 
-QUICK = Effort(budget=8_000.0)
 # The same ones at every run: of a search that isn't exhaustive a rare instance may show more. `python -m bench.optimum_gap`
 # looks at many.
 few = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -51,8 +51,8 @@ def with_memory(instance: PlanningInstance, factor: int) -> PlanningInstance:
 @given(instance=instances(uniform_links=False))
 def test_plans_are_whole_and_fit_memory(instance: PlanningInstance) -> None:
     plan = plan_by_search(instance, effort=QUICK)
-    if plan is None:
-        return
+    assume(plan is not None)
+    assert plan is not None
     instance.validate_plan(plan)
     assert {*plan.devices, *(idle.name for idle in plan.idle)} == set(instance.device_names)
     memory = {device.name: device.memory_bytes for device in instance.devices}
@@ -79,6 +79,19 @@ def test_pipelines_have_gradients_of_weights_apart_where_that_is_faster() -> Non
     assert slow.schedule == ONE_FORWARD_ONE_BACKWARD
 
 
+def test_a_given_plan_with_weights_apart_is_judged_by_its_own_schedule() -> None:
+    """With hardly any effort, in which it would not be found again."""
+    apart = with_weights_apart(
+        make_instance((1.0,) * 8, (1.0, 1.5), param_bytes=10_000, bandwidth=100.0, mini_batch=8), 0.5
+    )
+    given_plan = plan_by_search(apart, effort=QUICK)
+    assert given_plan is not None
+    assert given_plan.schedule == ZERO_BUBBLE
+    found = plan_by_search(apart, seeds=[given_plan], effort=Effort(budget=1.0))
+    assert found is not None
+    assert round_seconds(apart, found) <= round_seconds(apart, given_plan) * (1 + 1e-9)
+
+
 @few
 @given(instance=instances(uniform_links=False), weights=st.sampled_from([0.3, 0.6]))
 def test_knowing_weights_apart_makes_no_plan_slower_and_each_fits_memory(
@@ -88,7 +101,8 @@ def test_knowing_weights_apart_makes_no_plan_slower_and_each_fits_memory(
     plan = plan_by_search(apart, effort=QUICK)
     if plan is None:
         assert plan_by_search(instance, effort=QUICK) is None
-        return
+    assume(plan is not None)
+    assert plan is not None
     memory = {device.name: device.memory_bytes for device in instance.devices}
     assert all(needed <= memory[name] for name, needed in plan_memory_bytes(apart, plan).items())
     assert round_seconds(apart, plan) <= seconds_of(instance) * (1 + 1e-9)
@@ -157,25 +171,28 @@ def whole(samples: int, device: int = 0) -> Candidate:
     return Candidate(samples, (CandidateStage(0, 4, (device,), (samples,), 1),))
 
 
+def found(best: Candidate, *others: Candidate, mini_batch: int) -> Found:
+    """The first of these that were simulated, as if it had been the fastest."""
+    judge = Judge(SearchProblem(make_instance(slower=(1.0, 1.5), mini_batch=mini_batch)), budget=1e6)
+    seconds = {each: judge.seconds(each) for each in (best, *others)}
+    return Found(best, seconds[best], judge.schedule, seconds)
+
+
 def test_micro_batches_of_one_size_are_preferred_where_they_are_hardly_slower() -> None:
-    problem = SearchProblem(make_instance(slower=(1.0, 1.5), mini_batch=128))
-    judge = Judge(problem, budget=1e6)
-    seconds = {each: judge.seconds(each) for each in (whole(43), whole(64), whole(32))}
-    even, taken = of_one_size(judge, whole(43), seconds[whole(43)])
-    assert even == whole(64)
-    assert taken == pytest.approx(seconds[whole(43)])
-    assert of_one_size(judge, whole(32), seconds[whole(32)]) == (whole(32), seconds[whole(32)])
+    uneven = found(whole(43), whole(64), whole(32), mini_batch=128)
+    even = of_one_size(uneven, 128)
+    assert even.candidate == whole(64)
+    assert even.seconds == pytest.approx(uneven.seconds)
+    is_even = found(whole(32), whole(64), mini_batch=128)
+    assert of_one_size(is_even, 128) is is_even
     # Those known are half as slow again.
-    slow = Judge(problem, budget=1e6)
-    slow.seconds(whole(64, device=1))
-    assert of_one_size(slow, whole(43), seconds[whole(43)]) == (whole(43), seconds[whole(43)])
+    slower = found(whole(43), whole(64, device=1), mini_batch=128)
+    assert of_one_size(slower, 128) is slower
 
 
 def test_a_small_mini_batch_may_end_with_a_smaller_micro_batch() -> None:
-    judge = Judge(SearchProblem(make_instance(mini_batch=16)), budget=1e6)
-    found = judge.seconds(whole(5))
-    judge.seconds(whole(4))
-    assert of_one_size(judge, whole(5), found) == (whole(5), found)
+    uneven = found(whole(5), whole(4), mini_batch=16)
+    assert of_one_size(uneven, 16) is uneven
 
 
 def test_the_micro_batch_asked_for_is_kept() -> None:
@@ -190,6 +207,7 @@ def test_least_batches_are_respected() -> None:
     assert plan.too_few_samples(16, [3] * 4) == ""
 
 
+@pytest.mark.usefixtures("full_search")
 def test_a_slow_data_source_goes_to_the_device_with_the_better_link() -> None:
     instance = make_instance((1.0,) * 4, (1.0, 1.0), memory_bytes=[10**9] * 2, bandwidth=0.1)
     source = DataSource((1.0, 50.0), 50.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage, Outline, usual_in_flight
@@ -98,8 +98,8 @@ def test_neighbours_are_whole_and_fit(instance: PlanningInstance) -> None:
     groups = tuple((device,) for device in range(min(problem.device_count, layers)))
     cuts = (*range(len(groups)), layers)
     start = moves.realise(Outline(2, cuts, groups, usual_in_flight(len(groups))))
-    if start is None:
-        return
+    assume(start is not None)
+    assert start is not None
     found = [*moves.coarse(start), *moves.fine(start)]
     assert start not in found
     for candidate in found:
