@@ -33,6 +33,8 @@ HEARTBEAT_SECONDS = 0.5
 HELLO_SECONDS = 120.0
 # Enough for minutes of rounds while no Watch is open; the lease ends the job long before.
 _KEPT_EVENTS = 4096
+# For a killed worker to be gone; less than callers wait.
+_GONE_SECONDS = 6.0
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,7 @@ class Device:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.kill("a new one takes its place")
+            worker.wait_gone(_GONE_SECONDS)  # it has the port that the new one listens on
         self._living_worker()
 
     def _is_outdated(self) -> bool:

@@ -252,6 +252,10 @@ class WorkerProcess:
             self._signal(signal.SIGKILL)
             self._gone.wait(TERMINATE_SECONDS)
 
+    def wait_gone(self, timeout_seconds: float) -> bool:
+        """Whether it is reaped by then. One with gigabytes, or a card's context, takes longer to die than `kill` waits."""
+        return self._gone.wait(timeout_seconds)
+
     def kill_hung(self, how: str) -> None:
         """Ends one that hangs, which is its death: on_death gets `how` in the reason. Its log gets where it stands, if it can."""
         with self._lock:

@@ -226,13 +226,14 @@ class OnBed:
         while the others compute too; None where its memory isn't enough for that.
         """
         found: dict[str, dict[str, Any]] = {}
-        for name, cores in self._cores.items():
+        for name, cores in sorted(self._cores.items(), key=lambda each: -each[1]):
             kind, folder = f"{cores:g}", self._run_folder()
             if kind in found:
                 continue
+            fastest = next(iter(found.values()), None)
             device = Alone(self._bed, name, self._cell.model, self._mini_batch, self._effort.alone_seconds)
             with self._cluster.paused():
-                told = device.best(folder)
+                told = device.best(folder, like=fastest)
                 others = [other for other in self._cores if other != name]
                 # Once more while the machine's other devices compute too: less, as real devices would not have it.
                 with self._cluster.accompanied(others, whole_stage(self._cluster, self._cell.job)):

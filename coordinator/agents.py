@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import grpc
@@ -61,6 +61,16 @@ class AgentLink:
             instance=description.instance,
             round_trip_seconds=after - before,
             stub=stub,
+        )
+
+    def described_again(self) -> AgentLink:
+        """The same connection with what the agent is now. Raises EdgeswarmError."""
+        before = time.time()
+        request = agent_pb2.DescribeRequest()
+        description = self.call("Describe", request, timeout_seconds=DESCRIBE_SECONDS, doing="ask what it is")
+        asked_at = (before + time.time()) / 2
+        return replace(
+            self, device=device_of(description, node_id=self.node_id, address=self.address, asked_at=asked_at)
         )
 
     @property

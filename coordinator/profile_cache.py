@@ -27,7 +27,7 @@ from edgeswarm.security.files import make_private_folder, write_atomically
 
 from .process_costs import ProcessCosts
 
-FORMAT = "edgeswarm-profiles/8"
+FORMAT = "edgeswarm-profiles/7"
 FILE_NAME = "profiles.json"
 LINK_AGE_SECONDS = 24 * 3600.0
 # The sender of links from the machine that serves samples; no node is named so.

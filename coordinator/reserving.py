@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,12 +21,16 @@ from .events import FIND_DEVICES, RESERVE_DEVICES, DevicesFound
 from .finding import Finder, selected
 from .options import DiscoveryOptions
 from .progress import Progress
+from .run_store import RunStore
+from .runs import RunState
 from .supervision import Supervision
 
 LEASE_SECONDS = 2.0  # after our end or a cut network an agent frees itself
 RESERVE_SECONDS = 10.0
 _FREE_SECONDS = 4.0
 _FREE_LOST_SECONDS = 0.3  # nobody waits for an answer of a device that is known to be gone
+# Until a device that was cut off from a coordinator has noticed, and its lease is over; and between two looks.
+_LEASES_ARE_OVER_SECONDS, _LOOK_SECONDS = 20.0, 0.5
 
 
 class Devices:
@@ -65,9 +70,30 @@ class Devices:
         self._open = dict(found.links)
         chosen = selected(found, wanted)
         if not busy_too:
+            freeing = self._supervision.spawn(partial(self._without_leases_of_the_dead, chosen), name="leases")
+            (chosen,) = self._supervision.wait(freeing)
             chosen = _idle(chosen, explicit=bool(wanted), warn=self._progress.warn)
         self._progress.tell(DevicesFound(tuple(link.device for link in chosen.values()), found.how))
         return chosen
+
+    def _without_leases_of_the_dead(self, chosen: Mapping[str, AgentLink]) -> dict[str, AgentLink]:
+        """The same devices; those that a job holds which ran on this machine and has ended once their leases are over."""
+        links = dict(chosen)
+        deadline = time.monotonic() + _LEASES_ARE_OVER_SECONDS
+        said = False
+        while held := held_by_the_dead(links, RunStore.of(self._folders)):
+            if time.monotonic() > deadline:
+                break
+            if not said:
+                self._progress.warn(
+                    f"{', '.join(held)} {'is' if len(held) == 1 else 'are'} still held by a training that has ended here; "
+                    "waiting for the lease to end."
+                )
+                said = True
+            time.sleep(_LOOK_SECONDS)
+            for node_id in held:
+                self._open[node_id] = links[node_id] = links[node_id].described_again()
+        return links
 
     def reserve(self, links: Mapping[str, AgentLink]) -> None:
         """Take these devices for the job, which starts their workers, and watch them from now on."""
@@ -153,6 +179,15 @@ class Devices:
         for link in self._open.values():
             link.close()
         self._open.clear()
+
+
+def held_by_the_dead(links: Mapping[str, AgentLink], store: RunStore) -> list[str]:
+    """Devices whose job ran on this machine and has ended, by node id: they free themselves."""
+    busy = {node_id: link.device.busy_with_job for node_id, link in links.items() if not link.device.idle}
+    if not busy:
+        return []
+    dead = {run.record.job_id for run in store.all() if run.state is not RunState.RUNNING and not run.elsewhere}
+    return [node_id for node_id, job in busy.items() if job in dead]
 
 
 def _idle(chosen: Mapping[str, AgentLink], *, explicit: bool, warn: Callable[[str], None]) -> dict[str, AgentLink]:

@@ -3,10 +3,13 @@
 8 -> 16 -> 32 -> ... while none is much slower than the best     channel by channel, then channels last
 best -> twice as many, while that is faster                      whichever of both is faster
 best -> several of them a step                                   the rate, of whole steps
+
+A slower device of the same processor begins where the faster one ended: what is best differs by memory, if at all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +38,15 @@ class Alone:
     mini_batch: int
     seconds: float
 
-    def best(self, folder: Path) -> dict[str, Any]:
+    def best(self, folder: Path, *, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """samples_per_second with its best micro_batch; channels_last: 1 where images are better off so.
 
-        plain_samples_per_second: with images as PyTorch has them when nobody asks for anything else. slowness: the machine's
-        meanwhile. Raises RuntimeError where nothing runs.
+        plain_samples_per_second: with images as PyTorch has them when nobody asks for anything else, plain_micro_batch at a time.
+        slowness: the machine's meanwhile. like: the same of a device with the same processor. Raises RuntimeError where nothing
+        runs.
         """
+        if like is not None:
+            return self._best_like(like, folder)
         plain = self._tried(MICRO_BATCHES, folder, channels_last=False)
         if not plain:
             raise RuntimeError(f"{self.device} can't train {self.model} by itself")
@@ -59,13 +65,51 @@ class Alone:
                 break
             tried = {**tried, **more}
             at_once *= 2
-        told = self.largest_rate(at_once, folder / "whole-steps", channels_last=channels_last, expected=tried[at_once])
+        return self._told(tried[at_once], plain, folder, at_once=at_once, channels_last=channels_last)
+
+    def _best_like(self, like: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        channels_last = bool(like["channels_last"])
+        tried = self._around(int(like["micro_batch"]), folder, channels_last=channels_last)
+        at_once = max(tried, key=lambda size: tried[size])
+        plain = tried
+        if channels_last:
+            plain = self._fitting(int(like["plain_micro_batch"]), folder, channels_last=False)
+        return self._told(tried[at_once], plain, folder, at_once=at_once, channels_last=channels_last)
+
+    def _told(
+        self, expected: float, plain: Mapping[int, float], folder: Path, *, at_once: int, channels_last: bool
+    ) -> dict[str, Any]:
+        """By whole steps. expected: samples per second. plain: by micro-batch, with images as PyTorch has them."""
+        told = self.largest_rate(at_once, folder / "whole-steps", channels_last=channels_last, expected=expected)
         if told is None:
             raise RuntimeError(f"{self.device} can't train {self.model} in steps of several micro-batches")
+        best_plain = max(plain, key=lambda size: plain[size]) if channels_last else told["micro_batch"]
         return {
             **told,
-            "plain_samples_per_second": max(plain.values()) if channels_last else told["samples_per_second"],
+            "plain_micro_batch": best_plain,
+            "plain_samples_per_second": plain[best_plain] if channels_last else told["samples_per_second"],
         }
+
+    def _around(self, size: int, folder: Path, *, channels_last: bool) -> dict[int, float]:
+        """Samples per second of this micro-batch, of half and of twice as many, and farther while that is faster."""
+        found = self._fitting(size, folder, channels_last=channels_last)
+        is_largest = max(found) < size  # that memory is enough for
+        for factor in (0.5,) if is_largest else (0.5, 2.0):
+            at = max(found)
+            while 1 <= (other := int(at * factor)) <= self.mini_batch and other not in found:
+                found |= self._tried((other,), folder, channels_last=channels_last)
+                if found.get(other, 0.0) <= found[at]:
+                    break
+                at = other
+        return found
+
+    def _fitting(self, size: int, folder: Path, *, channels_last: bool) -> dict[int, float]:
+        """Of this micro-batch, or the largest half, quarter and so on that memory holds. Raises RuntimeError for none."""
+        while size:
+            if found := self._tried((size,), folder, channels_last=channels_last):
+                return found
+            size //= 2
+        raise RuntimeError(f"{self.device} can't train {self.model} by itself")
 
     def largest_rate(
         self, at_once: int, folder: Path, *, channels_last: bool, expected: float, tries: int = MOST_TRIES

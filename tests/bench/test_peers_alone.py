@@ -58,6 +58,29 @@ def test_larger_micro_batches_are_tried_while_they_are_faster(
     assert tried == [256, 512, 1024, 512]
 
 
+def test_a_slower_device_begins_where_the_faster_one_ended(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    fast = {"micro_batch": 512, "channels_last": 1.0, "plain_micro_batch": 64}
+    nano = device(monkeypatch, runs, lambda size, last: (20 if last else 10) / (1 + abs(size - 128)), most=256)
+    told = nano.best(tmp_path, like=fast)
+    assert (told["micro_batch"], told["channels_last"], told["samples_per_second"]) == (128, 1.0, 20.0)
+    assert told["plain_micro_batch"] == 64
+    assert told["plain_samples_per_second"] == pytest.approx(10 / 65)
+    # 512 is too much at once, 64 is slower than 128 again, and so is 512 than 256.
+    assert [each["at_once"] for each in runs] == [512, 256, 128, 64, 64, 128]
+    assert [each["channels_last"] for each in runs] == [True, True, True, True, False, True]
+
+
+def test_where_nothing_asks_for_another_layout_one_rate_is_both(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    nano = device(monkeypatch, runs, lambda size, last: float(min(size, 32)))
+    told = nano.best(tmp_path, like={"micro_batch": 16, "channels_last": 0.0, "plain_micro_batch": 16})
+    assert told["samples_per_second"] == told["plain_samples_per_second"] == 32.0
+    assert [each["at_once"] for each in runs] == [16, 8, 32, 64, 32]
+
+
 def test_a_rate_is_told_by_whole_steps(
     monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
 ) -> None:

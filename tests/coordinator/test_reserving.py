@@ -7,20 +7,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from edgeswarm.config import Folders
+from edgeswarm.errors import EdgeswarmError
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.v1 import agent_pb2
+from edgeswarm_coordinator import reserving
 from edgeswarm_coordinator.agents import AgentLink
+from edgeswarm_coordinator.events import Event, Warning
 from edgeswarm_coordinator.options import DiscoveryOptions
 from edgeswarm_coordinator.progress import Progress
 from edgeswarm_coordinator.reserving import Devices
 from edgeswarm_coordinator.supervision import Supervision
 
+from .cli.runs import GONE, leave_run
 from .stand_in_agent import StandInAgent
 
 NAME = "nano-1-000001"
@@ -36,17 +41,21 @@ class Reserved:
     link: AgentLink
 
 
+def devices_of(folders: Folders, said: Callable[[Event], None] = lambda _: None) -> Devices:
+    return Devices(
+        job=agent_pb2.JobReference(job_id="job", term=1, epoch=1),
+        identity=Identity.load(folders.operator_dir, role=Role.OPERATOR),
+        folders=folders,
+        progress=Progress(said),
+        supervision=Supervision(cancel=threading.Event()),
+    )
+
+
 @pytest.fixture
 def reserved(folders: Folders, authority: CertificateAuthority) -> Iterator[Reserved]:
     with ExitStack() as stack:
         agent = stack.enter_context(StandInAgent.of(authority, NAME))
-        devices = Devices(
-            job=agent_pb2.JobReference(job_id="job", term=1, epoch=1),
-            identity=Identity.load(folders.operator_dir, role=Role.OPERATOR),
-            folders=folders,
-            progress=Progress(lambda _: None),
-            supervision=Supervision(cancel=threading.Event()),
-        )
+        devices = devices_of(folders)
         stack.callback(devices.close, reason="the test is over")
         links = devices.find(DiscoveryOptions(peers=(agent.address,), mdns=False))
         devices.reserve(links)
@@ -96,3 +105,24 @@ def test_a_device_starts_a_new_worker_unless_it_was_given_back(reserved: Reserve
     for task in reserved.devices.renew_workers([NAME]):
         task.result(SECONDS)
     assert reserved.agent.renewed == ["job"]
+
+
+def test_a_device_that_a_dead_training_of_this_machine_holds_is_waited_for(
+    folders: Folders, authority: CertificateAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reserving, "_LOOK_SECONDS", 0.02)
+    said: list[Event] = []
+    with StandInAgent.of(authority, NAME, busy_with_job="digits-1") as agent:
+        devices = devices_of(folders, said.append)
+        options = DiscoveryOptions(peers=(agent.address,), mdns=False)
+        with pytest.raises(EdgeswarmError, match="busy with job digits-1"):
+            devices.find(options)  # somebody else's, as far as this machine knows
+        leave_run(tmp_path / "home", "digits-1", process=GONE)
+        lease = threading.Timer(0.3, lambda: setattr(agent, "busy_with_job", ""))
+        lease.start()
+        links = devices.find(options)
+        lease.join()
+        assert links[NAME].device.idle
+        (warning,) = [event for event in said if isinstance(event, Warning)]
+        assert f"{NAME} is still held by a training that has ended here" in warning.message
+        devices.close(reason="the test is over")
