@@ -70,7 +70,8 @@ def test_plan_then_train_by_that_plan(cluster: ThrowawayCluster, tmp_path: Path)
     assert {"optimizer.json", "optimizer.safetensors"} <= {file.name for file in output.iterdir()}
 
 
-@pytest.mark.parametrize("planner", [pytest.param("data-parallel", marks=pytest.mark.soak), "pipeline"])
+@pytest.mark.soak
+@pytest.mark.parametrize("planner", ["data-parallel", "pipeline"])
 def test_every_planners_plan_trains(cluster: ThrowawayCluster, tmp_path: Path, planner: str) -> None:
     path = dataclasses.replace(small_job.CNN_WITH_BATCH_NORM, epochs=1).write(tmp_path / "job")
     output = tmp_path / "out"

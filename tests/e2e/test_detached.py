@@ -132,6 +132,7 @@ def test_with_json_the_announcement_is_one_document(terminals: Terminals) -> Non
     assert Path(told["log"]).read_text() == followed.output
 
 
+@pytest.mark.soak
 def test_what_fails_before_the_first_round_fails_in_the_foreground(terminals: Terminals) -> None:
     ended = terminals.run(*terminals.training(FaultyJob(name="jop"), "--detach"))
     assert ended.code == ExitCode.ERROR

@@ -91,6 +91,7 @@ def test_digits(cluster: ThrowawayCluster, examples: Path) -> None:
     assert trained.evaluated("accuracy")[-1] >= 0.97
 
 
+@pytest.mark.soak
 def test_what_a_data_set_holds_that_devices_open_is_in_the_plan(cluster: ThrowawayCluster, examples: Path) -> None:
     """scikit-learn's modules, a third of such a worker."""
     job = examples / "digits_cnn.py"

@@ -43,6 +43,7 @@ def test_devices_measure_all_that_a_plan_needs_and_nothing_twice(cluster: Throwa
     assert cached.profiles == instance.profiles
 
 
+@pytest.mark.soak
 def test_what_measures_and_trains_in_one_go_trains_in_new_workers(cluster: ThrowawayCluster, tmp_path: Path) -> None:
     def workers() -> int:
         logs = (cluster.folder / "logs").glob("*.log")

@@ -44,6 +44,7 @@ def test_the_choice_among_all_micro_batch_sizes_is_no_worse_than_one_of_them(pat
     assert seconds(instance) <= WITHIN * least_of_single_sizes(instance)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("path", SOME_CELLS, ids=lambda path: path.stem)
 def test_nor_where_samples_are_served_which_leaves_less_to_be_simulated(path: Path) -> None:
     instance = instance_from_json(json.loads(path.read_text())["profilings"][0]["instance"])
