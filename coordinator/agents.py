@@ -65,13 +65,10 @@ class AgentLink:
 
     def described_again(self) -> AgentLink:
         """The same connection with what the agent is now. Raises EdgeswarmError."""
-        before = time.time()
         request = agent_pb2.DescribeRequest()
         description = self.call("Describe", request, timeout_seconds=DESCRIBE_SECONDS, doing="ask what it is")
-        asked_at = (before + time.time()) / 2
-        return replace(
-            self, device=device_of(description, node_id=self.node_id, address=self.address, asked_at=asked_at)
-        )
+        device = device_of(description, node_id=self.node_id, address=self.address, asked_at=time.time())
+        return replace(self, device=device)
 
     @property
     def node_id(self) -> str:

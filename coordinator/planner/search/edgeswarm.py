@@ -84,14 +84,17 @@ def plan_by_search(
     looks_at = balanced_sizes if is_small(problem) else first_sizes
     first = (micro_batch,) if micro_batch else looks_at(problem.mini_batch, least_batch=least)
     sizes = (micro_batch,) if micro_batch else all_sizes(problem.mini_batch, least_batch=least)
+    moves = Moves(problem, SampleSharing(problem), sizes)
     sketched = _outlines(problem, first, effort.sketches)
+    # The program weighs cuts by a formula, looks at some of them alone, and at the best groups by these.
+    cut_anew = list(dict.fromkeys(filter(None, map(moves.cut_anew, sketched))))
     given = [canonical(problem, candidate_of(problem, plan)) for plan in seeds]
-    found = _of_one_schedule(problem, sizes, sketched=sketched, given=given, effort=effort)
+    found = _without_weights_apart(moves, sketched=sketched, cut_anew=cut_anew, given=given, effort=effort)
     if found is None:
         return None
     if problem.has_weights_apart:
         begun = [found.candidate, *(begin for begin, plan in zip(given, seeds, strict=True) if plan.has_weights_apart)]
-        found = _with_weights_apart(problem, sizes, found=found, sketched=sketched, given=begun, effort=effort)
+        found = _with_weights_apart(moves, found=found, outlines=[*sketched, *cut_anew], given=begun, effort=effort)
     if micro_batch is None:
         found = of_one_size(found, problem.mini_batch)
     last = Judge(problem, budget=effort.budget * _LAST_PART, schedule=found.schedule)
@@ -99,19 +102,16 @@ def plan_by_search(
     return _finished(last, instance, candidate, seconds)
 
 
-def _of_one_schedule(
-    problem: SearchProblem,
-    sizes: tuple[int, ...],
+def _without_weights_apart(
+    moves: Moves,
     *,
     sketched: Sequence[Outline],
+    cut_anew: Sequence[Outline],
     given: Sequence[Candidate],
     effort: Effort,
 ) -> Found | None:
-    """With 1F1B: from the sketches and what is given, then from the sketches' groups with their layers shared anew.
-
-    The program weighs cuts by a formula, looks at some of them alone, and at the best groups by these.
-    """
-    moves = Moves(problem, SampleSharing(problem), sizes)
+    """With 1F1B: from the sketches and what is given, then from the sketches' groups with their layers shared anew."""
+    problem = moves.problem
     estimator = PipelineEstimator(problem)
 
     def searched(outlines: Iterable[Outline], begins: Sequence[Candidate], effort: Effort) -> Found | None:
@@ -123,7 +123,6 @@ def _of_one_schedule(
     found = searched(sketched, given, effort)
     if found is None:
         return None
-    cut_anew = dict.fromkeys(filter(None, map(moves.cut_anew, sketched)))
     more = searched(cut_anew, [found.candidate], effort.times(_FROM_CUTS_ANEW))
     if more is None:
         return found
@@ -132,22 +131,19 @@ def _of_one_schedule(
 
 
 def _with_weights_apart(
-    problem: SearchProblem,
-    sizes: tuple[int, ...],
-    *,
-    found: Found,
-    sketched: Sequence[Outline],
-    given: Sequence[Candidate],
-    effort: Effort,
+    usual: Moves, *, found: Found, outlines: Sequence[Outline], given: Sequence[Candidate], effort: Effort
 ) -> Found:
     """What was found, or a plan with a zero bubble that is enough faster; it begins at the best of those simulated without.
 
     given: simulated whatever it costs.
     """
-    moves = Moves(problem, SampleSharing(problem), sizes, usual=roomy_in_flight)
+    problem = usual.problem
+    moves = Moves(problem, usual.sharing, usual.sizes, usual=roomy_in_flight)
     few = sorted(found.simulated, key=lambda candidate: found.simulated[candidate])[:_TAKEN_OVER]
-    outlines = [*map(Outline.of, few), *sketched, *filter(None, map(moves.cut_anew, sketched))]
-    roomy = dict.fromkeys(outline._replace(in_flight=roomy_in_flight(len(outline.groups))) for outline in outlines)
+    roomy = dict.fromkeys(
+        outline._replace(in_flight=roomy_in_flight(len(outline.groups)))
+        for outline in [*map(Outline.of, few), *outlines]
+    )
     begins = [candidate for candidate in map(moves.realise, roomy) if candidate is not None]
     effort = effort.times(_WITH_WEIGHTS_APART)
     judge = Judge(problem, budget=effort.budget, schedule=ZERO_BUBBLE)

@@ -8,7 +8,8 @@ import pytest
 
 from edgeswarm.chunk_owners import LEAST_CHUNK_BYTES
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.profile import DataSource, Overheads
+from edgeswarm.plan import Plan
+from edgeswarm.profile import DataSource, Overheads, PlanningInstance
 from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, ZERO_BUBBLE
 from edgeswarm_coordinator.simulator.simulate import round_seconds, simulate
 from edgeswarm_coordinator.simulator.simulation import TimelineEvent
@@ -92,12 +93,8 @@ def test_weights_hold_memory_until_they_are_computed_and_make_room_for_forwards(
     assert three.memory["b"].peak_bytes == result.memory["b"].peak_bytes + 100
 
 
-def test_where_weights_come_apart_the_all_reduce_is_beside_the_last_of_them() -> None:
-    """Two layers of 2 MiB, a second for the weights of each: the gradients of the last are there after F F B B W.
-
-    a, b     F  F  B  B  W1 W0 .  .  .
-    network                 1  1  0  0       2 s for each bucket
-    """
+def replicas_with_gradients(*, apart: tuple[float, float]) -> tuple[PlanningInstance, Plan]:
+    """c alone, then a and b with two layers of 2 MiB each, which take 2 s between them."""
     mebibyte = 1 << 20
     instance = make_instance(
         [(1.0, 2.0)] * 3,
@@ -105,9 +102,18 @@ def test_where_weights_come_apart_the_all_reduce_is_beside_the_last_of_them() ->
         mini_batch=2,
         bandwidth=[[1e12, float(mebibyte), 1e12], [float(mebibyte), 1e12, 1e12], [1e12] * 3],
         gradient_bytes=2 * mebibyte,
-        apart=(0.5, 0.5),
+        apart=apart,
     )
-    plan = make_plan((1, {"c": 2}, 1), (2, {"a": 1, "b": 1}, 1), micro_batches=1, schedule=ZERO_BUBBLE)
+    return instance, make_plan((1, {"c": 2}, 1), (2, {"a": 1, "b": 1}, 1), micro_batches=1, schedule=ZERO_BUBBLE)
+
+
+def test_where_weights_come_apart_the_all_reduce_is_beside_the_last_of_them() -> None:
+    """Two layers of 2 MiB, a second for the weights of each: the gradients of the last are there after F F B B W.
+
+    a, b     F  F  B  B  W1 W0 .  .  .
+    network                 1  1  0  0       2 s for each bucket
+    """
+    instance, plan = replicas_with_gradients(apart=(0.5, 0.5))
     events = simulate(instance, plan, timeline=True).events
     reduces = [event for event in events if event.track == "all-reduce"]
     weights = [event for event in events if event.kind == "weights"]
@@ -120,16 +126,7 @@ def test_where_weights_come_apart_the_all_reduce_is_beside_the_last_of_them() ->
 
 
 def test_where_no_weights_can_wait_the_all_reduce_is_beside_the_last_backward() -> None:
-    mebibyte = 1 << 20
-    instance = make_instance(
-        [(1.0, 2.0)] * 3,
-        devices=3,
-        mini_batch=2,
-        bandwidth=[[1e12, float(mebibyte), 1e12], [float(mebibyte), 1e12, 1e12], [1e12] * 3],
-        gradient_bytes=2 * mebibyte,
-        apart=(1.0, 0.0),
-    )
-    plan = make_plan((1, {"c": 2}, 1), (2, {"a": 1, "b": 1}, 1), micro_batches=1, schedule=ZERO_BUBBLE)
+    instance, plan = replicas_with_gradients(apart=(1.0, 0.0))
     in_one_go = replace(plan, schedule=ONE_FORWARD_ONE_BACKWARD)
     assert round_seconds(instance, plan) == pytest.approx(round_seconds(instance, in_one_go))
 
