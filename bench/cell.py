@@ -5,6 +5,7 @@ bed of emulated devices --> profile_in_turn --> instance --> a planner's plan --
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import math
@@ -71,10 +72,22 @@ class Cell:
     @classmethod
     def parse(cls, text: str) -> Cell:
         """Raises ValueError for what is none."""
-        environment, mbps, model = text.split(":")
+        try:
+            environment, mbps, model = text.split(":")
+            rate = float(mbps)
+        except ValueError:
+            raise ValueError(f"{text!r} is not ENVIRONMENT:MBPS:MODEL, as C:100:mobilenet_v2 is") from None
         if not (JOBS / f"{model}.py").is_file():
             raise ValueError(f"no such model: {model}")
-        return cls(environment, float(mbps), model)
+        return cls(environment, rate, model)
+
+    @classmethod
+    def given(cls, text: str) -> Cell:
+        """For argparse."""
+        try:
+            return cls.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
     @property
     def name(self) -> str:
@@ -189,9 +202,12 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
     for count, name in enumerate(chosen):
         profile(name, chosen[:count])
         for _ in range(1, MOST_TRIES):
-            if name not in kinds:
+            if name not in slow:
                 profile(name, chosen[:count])
-            elif (times := starved(read_profiles(cache), kinds[name], cores=cores[name])) > MOST_STARVED:
+            elif (
+                name in kinds
+                and (times := starved(read_profiles(cache), kinds[name], cores=cores[name])) > MOST_STARVED
+            ):
                 profile_again(name, chosen[:count], why=f"there was {1 / times:.0%} of its part of a processor")
     for _ in range(1, MOST_TRIES):
         for name in slowed(slow):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from bench.cell import Cell
@@ -25,6 +24,7 @@ from bench.matrix_on_bed import Effort
 from bench.matrix_page import write_page
 from bench.matrix_report import peers_table, plans_table, read_cell
 from bench.matrix_resources import read_resources, resources_table
+from bench.measuring import run_as_command, show_all
 from bench.pages import BENCHMARKS_PAGE, table_and_verdicts, write_into
 
 CELLS = (
@@ -45,7 +45,9 @@ TABLES = ("peers", "ideal", "plans", "resources")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="where the cells' files are")
-    parser.add_argument("--cell", action="append", default=[], help="ENVIRONMENT:MBPS:MODEL; may be repeated")
+    parser.add_argument(
+        "--cell", action="append", type=Cell.given, default=[], help="ENVIRONMENT:MBPS:MODEL; may be repeated"
+    )
     parser.add_argument("--all", action="store_true", help="all cells, as far as they are missing")
     parser.add_argument("--small", action="store_true", help=f"the cell {SMALL_CELL}, one short run of each method")
     parser.add_argument("--repeats", type=int, default=Effort.repeats)
@@ -56,8 +58,8 @@ def main() -> int:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if not given.report:
-        for text in dict.fromkeys([*given.cell, *(CELLS if given.all else ())]):
-            CellMeasurement(Cell.parse(text), given.folder, effort=Effort(repeats=given.repeats)).run()
+        for cell in dict.fromkeys([*given.cell, *(map(Cell.parse, CELLS) if given.all else ())]):
+            CellMeasurement(cell, given.folder, effort=Effort(repeats=given.repeats)).run()
         if given.small:
             CellMeasurement(Cell.parse(SMALL_CELL), given.folder, effort=SMALL).run()
     documents = [json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))]
@@ -72,8 +74,8 @@ def main() -> int:
     if given.write:
         for name, table in zip(TABLES, tables, strict=True):
             write_into(BENCHMARKS_PAGE, f"matrix {name}", table_and_verdicts(table))
-    return max(table.show(as_json=given.json) for table in tables)
+    return show_all(tables, as_json=given.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as_command(main)

@@ -30,9 +30,10 @@ from bench.matrix_report import OURS, SERVED
 from bench.measuring import say
 from bench.origin import boot_id, origin
 from bench.peers.settings import PeerSettings
-from bench.testbed.bed import EmulatedLan
+from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
+from bench.testbed.speed import best_pace
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
@@ -124,7 +125,8 @@ class CellMeasurement:
                     told = on_bed.train(Plan.from_json(self.document["plans"][method]))
                 else:
                     told = on_bed.run_peer(PeerSettings(**self.document["peers"][method]))
-                self.document["runs"].append({"method": name, "repeat": repeat, **origin(), **told})
+                made = {**origin(), "best_pace": best_pace(SPEED_LOGS)}
+                self.document["runs"].append({"method": name, "repeat": repeat, **made, **told})
                 self._kept.keep()
 
     def _planned_for(self) -> PlanningInstance:

@@ -38,10 +38,11 @@ from bench.testbed.cluster import BedCluster
 from bench.testbed.links import HUB, HUB_ADDRESS
 from bench.testbed.speed import slowness
 from edgeswarm.errors import EdgeswarmError
+from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.command import Command
-from edgeswarm_coordinator.controller import TrainOptions
+from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job
 from edgeswarm_coordinator.events import (
     Event,
     RoundDone,
@@ -50,8 +51,9 @@ from edgeswarm_coordinator.events import (
 from edgeswarm_coordinator.metrics import move_to_json, round_to_json
 from edgeswarm_coordinator.plan_by_hand import with_node_ids
 
-# Of an epoch that is served: behind the first rounds, and before the last ones, whose samples came ahead of them.
-SERVED_ROUNDS, ROUNDS_AHEAD = 6, 2
+# Of an epoch that is served: behind the first rounds and those whose samples were there before it began, and before the last
+# ones, whose samples came ahead of them.
+SERVED_ROUNDS = 6
 # Until the second look at the devices' speeds, or the first one where rounds are long; neither where that takes too long.
 SETTLING_ROUNDS = (12, 6)
 # Of a training that is long enough for other shares to pay.
@@ -120,11 +122,11 @@ class OnBed:
         done: list[RoundDone] = []
         ends: list[float] = []
         moves: list[SharesMoved] = []
-        counters = read_counters()
+        counters = ended = read_counters()
         enough = threading.Event()
 
         def listen(event: Event) -> None:
-            nonlocal counters
+            nonlocal counters, ended
             if isinstance(event, SharesMoved):
                 moves.append(event)
             if isinstance(event, RoundDone) and not enough.is_set():
@@ -133,6 +135,7 @@ class OnBed:
                 if len(done) == first:
                     counters = read_counters()
                 if len(done) == first + rounds:
+                    ended = read_counters()
                     enough.set()
 
         planned = (with_node_ids(plan, self._node_ids), with_names(instance, self._node_ids))
@@ -150,7 +153,7 @@ class OnBed:
             # Nobody goes on with it.
             shutil.rmtree(options.unfinished_folder, ignore_errors=True)
         names = {node_id: name for name, node_id in self._node_ids.items()}
-        told = self._told([round_to_json(each) for each in done], ends, first=first, counters=counters)
+        told = self._told([round_to_json(each) for each in done], ends, first=first, counters=(counters, ended))
         moved = [move_to_json(move) for move in moves]
         return {
             **told,
@@ -164,30 +167,34 @@ class OnBed:
         folder = self._run_folder()
         links.limit(HUB, self._cell.mbps)
         try:
-            options = self._options(rounds=WARM_UP_ROUNDS + SERVED_ROUNDS + ROUNDS_AHEAD, data="served")
-            return self._trained(options, folder, first=WARM_UP_ROUNDS, last=WARM_UP_ROUNDS + SERVED_ROUNDS)
+            options = self._options(rounds=SERVED_ROUNDS, data="served")
+            plan = make_plan_for_job(options, folders=self._cluster.folders)[0]
+            ahead = math.ceil(FEED_AHEAD / plan.micro_batches)
+            first = WARM_UP_ROUNDS + ahead
+            last = first + SERVED_ROUNDS
+            return self._trained(self._options(rounds=last + ahead, data="served"), folder, first=first, last=last)
         finally:
             links.limit(HUB, None)
 
     def _trained(self, options: TrainOptions, folder: Path, *, first: int, last: int | None = None) -> dict[str, Any]:
         """first: the rounds before it don't count; nor do that of `last` and those behind it."""
-        counters = read_counters()
+        counters = ended = read_counters()
         ends: list[float] = []
 
         def listen(event: Event) -> None:
-            nonlocal counters
+            nonlocal counters, ended
             if isinstance(event, RoundDone):
                 ends.append(time.monotonic())
                 if event.round == first - 1:
                     counters = read_counters()
+                if last is None or event.round < last:
+                    ended = read_counters()
 
         try:
             result = train_from_full_speed(self._cluster, replace(options, output=folder / "result"), listen)
         except EdgeswarmError as error:
             return {"problem": f"{error.code.value}: {error.message}"}
-        return self._told(
-            result.metrics["rounds"][:last], ends[:last], first=first, counters=counters, is_whole=last is None
-        )
+        return self._told(result.metrics["rounds"][:last], ends[:last], first=first, counters=(counters, ended))
 
     def _told(
         self,
@@ -195,11 +202,10 @@ class OnBed:
         ends: Sequence[float],
         *,
         first: int,
-        counters: dict[str, Counter],
-        is_whole: bool = True,
+        counters: tuple[dict[str, Counter], dict[str, Counter]],
     ) -> dict[str, Any]:
         """What the document has of a training. rounds: as metrics.json has them; those from `first` on count. ends: theirs.
-        is_whole: more rounds came behind them where it isn't.
+        counters: of joules, before the rounds that count and behind them.
         """
         done = rounds[first:]
         names = {node_id: name for name, node_id in self._node_ids.items()}
@@ -208,7 +214,7 @@ class OnBed:
             "slowness": [
                 slowness(SPEED_LOGS, end - each["seconds"], end) for each, end in zip(done, ends[first:], strict=True)
             ],
-            "joules": joules_between(counters, read_counters()) if is_whole else None,
+            "joules": joules_between(*counters),
             "devices": {
                 names[device]: {
                     "peak_bytes": max(each["parts"][device]["peak_memory_bytes"] for each in rounds),

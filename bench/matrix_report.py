@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.cell import RUN_AGAIN
 from bench.measuring import Report, Spread
 from bench.origin import remark, remarks
-from bench.testbed.speed import at_best_pace
+from bench.testbed.speed import at_best_pace, beside_the_best
 
 OURS = "edgeswarm"
 SERVED = "edgeswarm, first epoch served"
@@ -91,9 +91,9 @@ class CellResult:
 
     measured: with rates of the median round, as they were. paced: likewise, as if the machine had been at its best pace, where
     its slowness is known. problems: by method, why. failures: by method, how many of its runs failed. worst_rounds: by method,
-    its slowest round by its median one. ideal: samples per second, what the devices do alone in all. ideal_beside: likewise, each
-    measured while the others compute, since they share a machine here; None where one has no memory for that. remark: on what
-    made its runs.
+    both runs of ours, its slowest round by the median one of its run. ideal: samples per second, what the devices do alone in
+    all. ideal_beside: likewise, each measured while the others compute, since they share a machine here; None where one has no
+    memory for that. remark: on what made its runs.
     """
 
     cell: str
@@ -147,17 +147,19 @@ def read_cell(document: dict[str, Any]) -> CellResult:
     problems: dict[str, str] = {}
     failures: dict[str, int] = {}
     worst: dict[str, list[float]] = {}
-    for run in document["runs"]:
+    for run, too_low in zip(document["runs"], _slowness_too_low(document["runs"]), strict=True):
         if "problem" in run:
             problems[run["method"]] = run["problem"]
             failures[run["method"]] = failures.get(run["method"], 0) + 1
             continue
         median = statistics.median(run["round_seconds"])
         rates.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / median
-        slownesses = run.get("slowness") or [None] * len(run["round_seconds"])
+        slownesses = [
+            too_low * each if each else None for each in run.get("slowness") or [None] * len(run["round_seconds"])
+        ]
         if at_best := at_best_pace(run["round_seconds"], slownesses):
             paced.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / statistics.median(at_best)
-        worst.setdefault(run["method"], []).append(max(run["round_seconds"]) / median)
+        worst.setdefault(run["method"].removesuffix(RUN_AGAIN), []).append(max(run["round_seconds"]) / median)
     beside = [document["alone"][kind]["beside_others"] for kind in document["device_classes"]]
     return CellResult(
         cell=document["cell"],
@@ -173,6 +175,17 @@ def read_cell(document: dict[str, Any]) -> CellResult:
         same_plan_as=document["same_plan_as"],
         remark=remark(document["runs"]),
     )
+
+
+def _slowness_too_low(runs: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Of each run, by which factor: those of one start of the machine are told by the best that any of them knows."""
+    factors: dict[int, float] = {}
+    for boot in {run.get("boot") for run in runs}:
+        places = [place for place, run in enumerate(runs) if run.get("boot") == boot]
+        factors.update(
+            zip(places, beside_the_best([runs[place].get("best_pace", {}) for place in places]), strict=True)
+        )
+    return [factors[place] for place in range(len(runs))]
 
 
 def peers_table(cells: Sequence[CellResult]) -> Report:
@@ -258,7 +271,7 @@ def plans_table(cells: Sequence[CellResult]) -> Report:
             "the peers. `same`: the planner gave the same plan. Not slower: faster, or equal. Shares of edgeswarm's plan move "
             "while it trains, as in any long training; those of the others don't. The mean is of the medians, equal or not."
         ),
-        columns=("cell", *planners),
+        columns=("cell", "noise", *planners),
     )
     medians: dict[str, list[float]] = {}
     for cell in cells:
@@ -278,8 +291,9 @@ def plans_table(cells: Sequence[CellResult]) -> Report:
                 medians.setdefault(planner, []).append(ratio.median)
                 is_equal = cell.counting.is_equal(ratio)
                 report.expect(f"{what}{', within the noise' if is_equal else ''}", is_equal or ratio.median > 1)
-        report.rows.append((cell.cell, *shown))
+        noise = cell.counting.noise
+        report.rows.append((cell.cell, "" if noise is None else f"{noise:.0%}", *shown))
     means = {planner: math.exp(statistics.fmean(map(math.log, found))) for planner, found in medians.items()}
-    report.rows.append(("geometric mean", *(f"{means[name]:.2f}" if name in means else "" for name in planners)))
+    report.rows.append(("geometric mean", "", *(f"{means[name]:.2f}" if name in means else "" for name in planners)))
     report.data = {"geometric_mean": means}
     return report

@@ -80,9 +80,9 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
     peaks: dict[str, list[int]] = {}
     joules: dict[str, list[float]] = {}
     for run in document["runs"]:
-        if run["method"] in (OURS, *document["peers"]) and run.get("joules") is not None:
-            of_sample = run["joules"] / (mini_batch * len(run["round_seconds"]))
-            joules.setdefault(run["method"], []).append(of_sample)
+        method = run["method"].removesuffix(RUN_AGAIN)
+        if method in (OURS, *document["peers"]) and run.get("joules") is not None:
+            joules.setdefault(method, []).append(run["joules"] / (mini_batch * len(run["round_seconds"])))
     for run in document["runs"]:
         if run["method"] in document["peers"] and "round_seconds" in run:
             devices = list(run["devices"].values())

@@ -8,14 +8,15 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
 
+from edgeswarm.errors import EdgeswarmError
 from edgeswarm.security.files import write_atomically
 
 FORMAT = "edgeswarm-bench/1"
@@ -102,6 +103,24 @@ class Report:
             for remark in self.remarks:
                 console.print(f"remark: {remark}", highlight=False)
         return 0 if all(holds for _, holds in self.verdicts) else 1
+
+
+def show_all(reports: Sequence[Report], *, as_json: bool) -> int:
+    """Several of them, as one document; the exit code."""
+    if as_json:
+        print(json.dumps({"format": FORMAT, "reports": [report.to_json() for report in reports]}, indent=2))
+        return 0 if all(holds for report in reports for _, holds in report.verdicts) else 1
+    return max(report.show(as_json=False) for report in reports)
+
+
+def run_as_command(main: Callable[[], int]) -> NoReturn:
+    """Ends the process with what `main` returns, or with an error's message and exit code."""
+    try:
+        code = main()
+    except EdgeswarmError as error:
+        say(str(error))
+        code = error.exit_code
+    sys.exit(code)
 
 
 def machine() -> dict[str, str]:

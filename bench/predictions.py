@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -29,7 +28,7 @@ from typing import Any
 
 from bench.bad_plan import BAD_PLAN, even_cuts
 from bench.cell import Cell, profile_anew, profile_missing, rounds_of_a_run, run, written_job
-from bench.measuring import keep, say
+from bench.measuring import keep, run_as_command, say
 from bench.origin import boot_id, origin
 from bench.pages import BENCHMARKS_PAGE, table_and_verdicts, write_into
 from bench.predictions_report import report
@@ -140,7 +139,9 @@ def profiled_before(cell: Cell, folder: Path) -> dict[str, Any] | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="where the cells' files are")
-    parser.add_argument("--cell", action="append", default=[], help="ENVIRONMENT:MBPS:MODEL; may be repeated")
+    parser.add_argument(
+        "--cell", action="append", type=Cell.given, default=[], help="ENVIRONMENT:MBPS:MODEL; may be repeated"
+    )
     parser.add_argument("--all", action="store_true", help="all cells that are not there yet")
     parser.add_argument("--repeats", type=int, default=REPEATS, help=f"of each plan  [default: {REPEATS}]")
     parser.add_argument("--profile-again", action="store_true", help="behind the runs of each cell, too")
@@ -150,8 +151,7 @@ def main() -> int:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if not given.report:
-        for text in [*given.cell, *(CELLS if given.all else ())]:
-            cell = Cell.parse(text)
+        for cell in [*given.cell, *(map(Cell.parse, CELLS) if given.all else ())]:
             if not cell.is_complete(given.folder):
                 measure(cell, given.folder, repeats=given.repeats, profile_again=given.profile_again)
     table = report(given.folder)
@@ -161,4 +161,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as_command(main)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 from bench.cell import FIRST_ROUNDS, measured_seconds, paced_seconds, profile_in_turn, run, written_job
 from bench.jobs.paper_models import PAPER_MODELS
 from bench.kept_document import KeptDocument, in_file_names
-from bench.measuring import Report, Spread, folder_arguments, processor, say
+from bench.measuring import Report, Spread, folder_arguments, processor, run_as_command, say
 from bench.origin import origin, remark, remarks
 from bench.pages import BENCHMARKS_PAGE, table_and_verdicts, write_into
 from bench.testbed.bed import EmulatedLan
@@ -181,4 +180,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as_command(main)

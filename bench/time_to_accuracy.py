@@ -17,7 +17,6 @@ import json
 import math
 import shutil
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -28,7 +27,7 @@ from bench.accuracy_process import trained
 from bench.cell import JOBS, profile_in_turn
 from bench.kept_document import KeptDocument
 from bench.matrix_report import apart, repeats_apart
-from bench.measuring import Report, Spread, folder_arguments, say
+from bench.measuring import Report, Spread, folder_arguments, run_as_command, say
 from bench.origin import origin, remark, remarks
 from bench.peers.balance import shares_by_speed
 from bench.peers.launch import run_peer, run_script
@@ -275,4 +274,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as_command(main)

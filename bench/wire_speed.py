@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 from bench.cell import FIRST_ROUNDS, measured_seconds, paced_seconds, profile_in_turn, run, written_job
 from bench.jobs.paper_models import PAPER_MODELS
 from bench.kept_document import KeptDocument
-from bench.measuring import Report, Spread, folder_arguments, ratios, say
+from bench.measuring import Report, Spread, folder_arguments, run_as_command, say
 from bench.origin import origin, remark, remarks
 from bench.pages import BENCHMARKS_PAGE, table_and_verdicts, write_into
 from bench.testbed.bed import EmulatedLan
@@ -92,21 +91,19 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
     )
     for document in documents:
         runs = {wire: [told for told in document["runs"] if told["wire"] == wire] for wire in WIRES}
-        done = {wire: [each for each in told if "round_seconds" in each] for wire, told in runs.items()}
-        seconds = {wire: [measured_seconds(each) for each in told] for wire, told in done.items()}
-        paced = {wire: [paced_seconds(each) for each in told] for wire, told in done.items()}
+        done = {wire: {each["repeat"]: each for each in told if "round_seconds" in each} for wire, told in runs.items()}
         for wire in WIRES:
-            if not seconds[wire] or len(seconds[wire]) != len(seconds[WIRES[0]]):
+            both = [(done[WIRES[0]][repeat], each) for repeat, each in done[wire].items() if repeat in done[WIRES[0]]]
+            if not both:
                 problem = next((str(each["error"]) for each in runs[wire] if "error" in each), "not yet")
                 table.rows.append((document["model"], wire, problem, "", "", "", ""))
                 continue
-            beside = Spread.of(ratios(seconds[WIRES[0]], seconds[wire]))
-            last = runs[wire][-1]
-            stages = len(last["document"]["stages"])
-            loss = statistics.median(each["losses"][-1] for each in runs[wire])
+            beside = Spread.of([measured_seconds(wide) / measured_seconds(each) for wide, each in both])
+            stages = len(both[-1][1]["document"]["stages"])
+            loss = statistics.median(each["losses"][-1] for _, each in both)
             table.rows.append((
-                *(document["model"], wire, Spread.of(seconds[wire]).shown(), beside.shown()),
-                Spread.of(ratios(paced[WIRES[0]], paced[wire])).shown(),
+                *(document["model"], wire, Spread.of([measured_seconds(each) for _, each in both]).shown()),
+                *(beside.shown(), Spread.of([paced_seconds(wide) / paced_seconds(each) for wide, each in both]).shown()),
                 *(f"{loss:.4f}", str(stages)),
             ))  # fmt: skip
             table.data[f"{document['model']} {wire}"] = {"beside_float32": beside.to_json(), "loss": loss}
@@ -131,4 +128,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as_command(main)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.feed_ahead import FEED_AHEAD
+from edgeswarm.model.layer_graph import Layer
 from edgeswarm.profile import (
     DataSource,
     DeviceDescription,
@@ -63,8 +65,12 @@ def planning_instance(
             curves.append(curve)
         misfit = next((i for i, curve in enumerate(curves) if not curve.batch_sizes), None)
         if misfit is not None:
-            memory = f"its {readable_bytes(device.memory_budget_bytes)} of memory"
-            misfits.append(f"{device.node_id}: the layer {facts.layer_graph.layers[misfit].name} doesn't fit {memory}")
+            layer = facts.layer_graph.layers[misfit]
+            misfits.append(
+                f"{device.node_id}: the layer {layer.name} doesn't fit its {readable_bytes(device.memory_budget_bytes)} of "
+                f"memory ({readable_bytes(_least_bytes(facts, layer))} for weights, gradients, the optimizer and one sample, "
+                "and more to compute)"
+            )
             continue
         usable.append(device)
         if device.hardware_key not in fits:
@@ -139,6 +145,12 @@ def planning_instance(
     return instance, [f"Left out: {misfit}." for misfit in misfits]
 
 
+def _least_bytes(facts: ModelFacts, layer: Layer) -> int:
+    """What a layer holds with one sample, without what it takes while it computes."""
+    of_training = math.ceil((1 + facts.optimizer_state_factor) * layer.trainable_param_bytes)
+    return layer.param_bytes + of_training + layer.saved_bytes + layer.held_input_bytes
+
+
 def _checked_parts(stages: Mapping[CheckedStage, str], layer_count: int) -> list[str]:
     """Signatures of the stages that together are the model, without the one that is all of it."""
     return [mark for stage, mark in stages.items() if (stage.first_layer, stage.end_layer) != (0, layer_count)]
@@ -161,12 +173,9 @@ def _byte_cpu_seconds(profiles: Profiles, kind: Sequence[str], others: Sequence[
 def _network(profiles: Profiles, names: Sequence[str]) -> Network:
     pairs = [(sender, receiver) for sender in names for receiver in names if sender != receiver]
     assert all(pair in profiles.links for pair in pairs), "every pair was measured"
-    return Network(
-        # One number for all pairs: the slowest, since a pipeline waits for it.
-        latency_seconds=max((profiles.links[pair].latency_seconds for pair in pairs), default=0.0),
-        bandwidth=tuple(
-            tuple(1.0 if a == b else profiles.links[a, b].bandwidth_bytes_per_second for b in names) for a in names
-        ),
+    return Network.of_pairs(
+        [[0.0 if a == b else profiles.links[a, b].latency_seconds for b in names] for a in names],
+        [[1.0 if a == b else profiles.links[a, b].bandwidth_bytes_per_second for b in names] for a in names],
     )
 
 

@@ -75,6 +75,9 @@ def model_costs(
         spec = layer_graph.tensors[name]
         return _travelling(spec.bytes, spec.dtype, wire_dtype) if spec.trainable else 0
 
+    def in_heap(layer: Layer, size_bytes: int) -> int:
+        return round(heap_slack[layer.index] * size_bytes) if heap_slack else size_bytes
+
     def met_bytes(layer: Layer) -> tuple[tuple[int, int], ...]:
         """Of all its tables, which are counted in the same samples."""
         tables = [name for name in layer.parameters if name in met]
@@ -125,7 +128,8 @@ def model_costs(
                 trained_bytes=layer.trainable_param_bytes,
                 output_bytes=cut_bytes(cut_after, wire_dtype),
                 answered_bytes=cut_bytes([value for value in cut_after if value.requires_grad], wire_dtype),
-                saved_bytes=round(heap_slack[layer.index] * layer.saved_bytes) if heap_slack else layer.saved_bytes,
+                saved_bytes=in_heap(layer, layer.saved_bytes),
+                waiting_bytes=in_heap(layer, layer.waiting_bytes),
                 flops_forward=float(layer.flops_forward),
                 flops_backward=float(layer.flops_backward),
                 least_batch=layer.least_batch,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.layer_graph import LayerGraph
@@ -24,7 +24,7 @@ from edgeswarm.wire.link_probe import measure_link as probe_link
 from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
-from .curve_ends import LONGEST_SECONDS, is_outgrown
+from .curve_ends import LONGEST_SECONDS, continued, is_outgrown
 from .deployment import Place, hosts_between
 from .device import Device
 from .model_facts import ModelFacts, model_costs
@@ -56,13 +56,20 @@ def distinct_layers(layer_graph: LayerGraph) -> dict[str, int]:
 class LayerWork:
     """device: which times the layers of these signatures for all devices of its kind.
 
-    too_large: signatures of stages for which none of them has the memory; that is noted.
+    too_large: signatures of stages for which none of them has the memory; that is noted. begun: by signature, what was measured
+    before with fewer samples than are wanted now, of layers; they are timed from where that ends.
     """
 
     device: str
     hardware_key: str
     signatures: tuple[str, ...]
     too_large: tuple[str, ...] = ()
+    begun: Mapping[str, Curve] = field(default_factory=dict)
+
+    def sizes_of(self, part: TimedPart) -> tuple[int, ...]:
+        """With which a part is timed."""
+        before = self.begun.get(part.signature)
+        return tuple(size for size in part.batch_sizes if before is None or size >= before.batch_sizes[-1])
 
 
 @dataclass(frozen=True)
@@ -140,7 +147,13 @@ def missing_parts(
             missing = list(parts)[:1]  # the reply brings the worker's own costs, too
         if missing:
             too_large = tuple(mark for mark in unknown if mark not in missing)
-            work.append(LayerWork(device.node_id, key, tuple(missing), too_large))
+            before = {mark: profiles.curves.get((key, dtype, mark)) for mark in missing if curves[mark] is None}
+            begun = {
+                mark: curve
+                for mark, curve in before.items()
+                if curve and curve.batch_sizes and not parts[mark].is_check
+            }
+            work.append(LayerWork(device.node_id, key, tuple(missing), too_large, begun))
     return work
 
 
@@ -193,7 +206,7 @@ def measure_layers(
             agent_pb2.ProfileLayer(
                 signature=part.signature,
                 stage_graph_json=json.dumps(layer_graph.stage(part.first_layer, part.end_layer).to_json()).encode(),
-                batch_sizes=part.batch_sizes,
+                batch_sizes=work.sizes_of(part),
                 in_flight=part.is_check,
             )
             for part in (parts[signature] for signature in work.signatures)
@@ -217,7 +230,7 @@ def measure_layers(
         curve = reply.curve
         part = parts[curve.signature]
         is_first = (work.hardware_key, dtype, curve.signature) not in profiles.curves
-        profiles.curves[work.hardware_key, dtype, curve.signature] = Curve(
+        found = Curve(
             batch_sizes=tuple(curve.batch_sizes),
             forward_seconds=tuple(curve.forward_seconds),
             backward_seconds=tuple(curve.backward_seconds),
@@ -228,6 +241,10 @@ def measure_layers(
             rest_part=curve.rest_part or 1.0,
             weights_part=curve.weights_part,
             memory_bytes=memory_bytes,
+        )
+        before = work.begun.get(curve.signature)
+        profiles.curves[work.hardware_key, dtype, curve.signature] = (
+            found if before is None else continued(before, found)
         )
         if is_first:  # each comes once more in the end
             measured(_name_of(layer_graph, part))

@@ -15,6 +15,8 @@ from .errors import EdgeswarmError
 
 T = TypeVar("T")
 
+_LARGEST_INTEGER = 2**63 - 1  # what arrays of whole numbers hold
+
 LONGEST_LIST = 200_000
 LONGEST_SHOWN_TEXT = 60
 
@@ -146,6 +148,8 @@ class Fields:
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise self._mismatch(place, f"a whole number of at least {minimum}", value)
+        if value > _LARGEST_INTEGER:
+            raise self._mismatch(place, f"a whole number of at most {_LARGEST_INTEGER}", value)
         return value
 
     def _number(self, place: str, value: object, minimum: float) -> float:

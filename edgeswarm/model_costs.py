@@ -22,6 +22,7 @@ class LayerCosts:
     output_bytes: all that crosses the cut after this layer, as it travels. saved_bytes: held from forward to backward.
     answered_bytes: of the gradients that come back over that cut; None for as many as output_bytes.
     held_input_bytes: likewise, beside these, of its inputs where it is the first of a stage.
+    waiting_bytes: held behind the backward for gradients of weights that come apart from it; None for all of saved_bytes.
     gradient_bytes: what an all-reduce of its gradients is about, as it travels; None for as many as are trained.
     met_gradient_bytes: (samples, bytes), ascending, of a gradient of which only the rows travel that the samples of a replica
     met; gradient_bytes has those of the mini-batch, whose pair is the last. Empty where all of it travels.
@@ -51,6 +52,7 @@ class LayerCosts:
     held_input_bytes: int = 0
     trained_bytes: int | None = None
     answered_bytes: int | None = None
+    waiting_bytes: int | None = None
 
     def __post_init__(self) -> None:
         pairs = tuple((samples, size) for samples, size in self.met_gradient_bytes)
@@ -60,7 +62,7 @@ class LayerCosts:
         for what in (
             "param_bytes", "output_bytes", "saved_bytes", "gradient_bytes", "transient_bytes", "workspace_bytes",
             "joint_workspace_bytes", "kernel_bytes", "narrow_output_bytes", "statistics_bytes", "held_input_bytes",
-            "trained_bytes", "answered_bytes",
+            "trained_bytes", "answered_bytes", "waiting_bytes",
         ):  # fmt: skip
             if (getattr(self, what) or 0) < 0:
                 raise ValueError(f"layer {self.name}: {what} is below 0")
@@ -232,6 +234,13 @@ class ModelCosts:
     def saved_bytes(self, first_layer: int, end_layer: int) -> int:
         """Per sample, of a stage of these layers: its inputs are among it."""
         return int(self.saved_bytes_before[end_layer] - self.saved_bytes_from[first_layer])
+
+    def waiting_bytes(self, first_layer: int, end_layer: int) -> int:
+        """Per sample, what a stage of these layers holds of a micro-batch of which gradients of weights alone are left."""
+        saved, layers = self.saved_bytes(first_layer, end_layer), self.layers[first_layer:end_layer]
+        known = [layer.waiting_bytes for layer in layers if layer.waiting_bytes is not None]
+        # Two products of different layers may read the same.
+        return min(saved, sum(known)) if len(known) == len(layers) else saved
 
     def least_batch(self, first_layer: int, end_layer: int) -> int:
         return max(self.least_batches[first_layer:end_layer])

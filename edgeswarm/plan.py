@@ -17,6 +17,7 @@ pass saved is free for the next one, and each device takes as many samples at on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -223,6 +224,16 @@ class Plan:
         """Whether its schedule computes gradients of weights apart from the rest of a backward."""
         return has_weights_apart(self.schedule)
 
+    def held_micro_batches(self, index: int) -> tuple[int, int]:
+        """What a replica of this stage holds at most: micro-batches in full, and beside them such of which gradients of weights
+        alone are left.
+
+        In the last stage nobody has to be waited for between a forward and its backward, which is run at once.
+        """
+        in_flight = min(self.stages[index].in_flight, self.micro_batches)
+        in_full = 1 if self.has_weights_apart and index == len(self.stages) - 1 else in_flight
+        return in_full, in_flight - in_full
+
     @property
     def mini_batch(self) -> int:
         """Samples of one optimizer step."""
@@ -415,7 +426,8 @@ def _backup_from_json(fields: Fields | None) -> dict[int, str]:
 def _prediction_to_json(predicted: Prediction) -> dict[str, Any]:
     return {
         "round_seconds": predicted.round_seconds,
-        "samples_per_second": predicted.samples_per_second,
+        # Infinite of a round that takes no time, which JSON has no number for.
+        "samples_per_second": predicted.samples_per_second if math.isfinite(predicted.samples_per_second) else None,
         "memory_bytes": dict(predicted.memory_bytes),
         "stages": [
             {
@@ -432,10 +444,10 @@ def _prediction_to_json(predicted: Prediction) -> dict[str, Any]:
 
 
 def _prediction_from_json(fields: Fields) -> Prediction:
-    memory = fields.optional_section("memory_bytes")
+    memory, speed = fields.optional_section("memory_bytes"), fields.optional_number("samples_per_second", minimum=0)
     return Prediction(
         round_seconds=fields.number("round_seconds", minimum=0),
-        samples_per_second=fields.number("samples_per_second", minimum=0),
+        samples_per_second=math.inf if speed is None else speed,
         memory_bytes={} if memory is None else {name: memory.integer(name, minimum=0) for name in memory.names()},
         stages=tuple(
             StagePrediction(

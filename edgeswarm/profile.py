@@ -6,7 +6,7 @@ between and beyond is in layer_curves.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -182,18 +182,23 @@ class DeviceDescription:
 class Network:
     """The links between devices, each direction of a pair apart.
 
-    latency_seconds: one way, any pair. bandwidth[from][to]: bytes per second; the diagonal is not read.
+    bandwidth[from][to]: bytes per second; latencies[from][to]: seconds one way, empty where all pairs have the same; the
+    diagonals are not read. latency_seconds: of any pair, or of the one with the most where they differ.
     """
 
     latency_seconds: float
     bandwidth: tuple[tuple[float, ...], ...]
+    latencies: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bandwidth", tuple(tuple(row) for row in self.bandwidth))
+        for name in ("bandwidth", "latencies"):
+            object.__setattr__(self, name, tuple(tuple(row) for row in getattr(self, name)))
         if any(len(row) != len(self.bandwidth) for row in self.bandwidth):
             raise ValueError("the bandwidth matrix is not square")
-        if not self.latency_seconds >= 0:
-            raise ValueError("the latency is below 0")
+        if self.latencies and [len(row) for row in self.latencies] != [len(self.bandwidth)] * len(self.bandwidth):
+            raise ValueError("the matrix of latencies is not as large as that of bandwidths")
+        if not self.latency_seconds >= 0 or any(not latency >= 0 for _, _, latency in self._differing()):
+            raise ValueError("a latency is below 0")
         for sender, row in enumerate(self.bandwidth):
             if any(not value > 0 for receiver, value in enumerate(row) if receiver != sender):
                 raise ValueError("a bandwidth is not above 0")
@@ -202,6 +207,41 @@ class Network:
     def uniform(cls, device_count: int, *, bytes_per_second: float, latency_seconds: float) -> Network:
         """Every pair of devices has the same link."""
         return cls(latency_seconds, ((bytes_per_second,) * device_count,) * device_count)
+
+    @classmethod
+    def of_pairs(cls, latencies: Sequence[Sequence[float]], bandwidth: Sequence[Sequence[float]]) -> Network:
+        """Each pair has a latency of its own."""
+        made = cls(0.0, tuple(map(tuple, bandwidth)), tuple(map(tuple, latencies)))
+        return replace(made, latency_seconds=max((latency for _, _, latency in made._differing()), default=0.0))
+
+    def _differing(self) -> Iterator[tuple[int, int, float]]:
+        return (
+            (sender, receiver, latency)
+            for sender, row in enumerate(self.latencies)
+            for receiver, latency in enumerate(row)
+            if sender != receiver
+        )
+
+    def latency(self, sender: int, receiver: int) -> float:
+        """Seconds one way, between two devices by their indices."""
+        return self.latencies[sender][receiver] if self.latencies else self.latency_seconds
+
+    def most_latency(self, places: Sequence[int]) -> float:
+        """Seconds one way, between any two of several devices."""
+        if not self.latencies:
+            return self.latency_seconds
+        return max((self.latencies[a][b] for a in places for b in places if a != b), default=0.0)
+
+    @property
+    def least_latency_seconds(self) -> float:
+        return min((latency for _, _, latency in self._differing()), default=self.latency_seconds)
+
+    def only(self, places: Sequence[int]) -> Network:
+        """Between these devices alone, in this order."""
+        rows = tuple(tuple(self.bandwidth[a][b] for b in places) for a in places)
+        if not self.latencies:
+            return Network(self.latency_seconds, rows)
+        return Network.of_pairs([[self.latencies[a][b] for b in places] for a in places], rows)
 
     @cached_property
     def matrix(self) -> FloatArray:
@@ -379,7 +419,6 @@ class PlanningInstance:
     def only(self, names: Sequence[str]) -> PlanningInstance:
         """The same instance with just these devices, in the order given."""
         places = [self.index_of[name] for name in names]
-        rows = self.network.bandwidth
         source = self.data_source
         if source is not None:
             source = replace(
@@ -391,7 +430,7 @@ class PlanningInstance:
             model=self.model,
             profiles=self.profiles,
             devices=tuple(self.devices[place] for place in places),
-            network=Network(self.network.latency_seconds, tuple(tuple(rows[a][b] for b in places) for a in places)),
+            network=self.network.only(places),
             training=self.training,
             name=self.name,
             data_source=source,

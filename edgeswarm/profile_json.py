@@ -44,6 +44,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                     **_where_any(kernel_bytes=layer.kernel_bytes, held_input_bytes=layer.held_input_bytes),
                     **_where_known(narrow_output_bytes=layer.narrow_output_bytes),
                     **_where_known(trained_bytes=layer.trained_bytes, answered_bytes=layer.answered_bytes),
+                    **_where_known(waiting_bytes=layer.waiting_bytes),
                     **_where_any(statistics_bytes=layer.statistics_bytes),
                     **_where_any(met_gradient_bytes=[list(pair) for pair in layer.met_gradient_bytes]),
                 }
@@ -72,7 +73,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
             for device in instance.devices
         ],
         "network": {
-            "latency_seconds": instance.network.latency_seconds,
+            "latency_seconds": [list(row) for row in instance.network.latencies] or instance.network.latency_seconds,
             "bandwidth_bytes_per_second": _bandwidth_to_json(instance.network),
         },
         "training": {
@@ -243,6 +244,7 @@ def _model_from_json(fields: Fields) -> ModelCosts:
                 met_gradient_bytes=_pairs(entry, "met_gradient_bytes"),
                 trained_bytes=entry.optional_integer("trained_bytes", minimum=0),
                 answered_bytes=entry.optional_integer("answered_bytes", minimum=0),
+                waiting_bytes=entry.optional_integer("waiting_bytes", minimum=0),
             )
             for entry in fields.sections("layers")
         ),
@@ -265,13 +267,15 @@ def _pairs(fields: Fields, key: str) -> tuple[tuple[int, int], ...]:
 
 
 def _network_from_json(fields: Fields, device_count: int) -> Network:
-    latency = fields.number("latency_seconds", minimum=0, default=0.0)
     key = "bandwidth_bytes_per_second"
     try:
         if isinstance(fields.values.get(key), list):
-            return Network(latency, fields.number_lists(key, minimum=0))
-        bandwidth = fields.number(key, minimum=0)
-        return Network.uniform(device_count, bytes_per_second=bandwidth, latency_seconds=latency)
+            rows = fields.number_lists(key, minimum=0)
+        else:
+            rows = ((fields.number(key, minimum=0),) * device_count,) * device_count
+        if isinstance(fields.values.get("latency_seconds"), list):
+            return Network.of_pairs(fields.number_lists("latency_seconds", minimum=0), rows)
+        return Network(fields.number("latency_seconds", minimum=0, default=0.0), rows)
     except ValueError as error:
         raise fields.error(f"{key}: {error}") from None
 

@@ -20,7 +20,7 @@ from ..telemetry.hardware import cpu_burst_seconds
 from ..telemetry.memory import read_memory
 from ..worker.accelerator import held_bytes, made_ready
 from .held_memory import held_sample_bytes
-from .layer_timing import Timing, time_layer
+from .layer_timing import LEAST_REPEATS, LEAST_STEADY_REPEATS, Timing, time_layer
 from .reference_work import Paces, ReferenceWork, steady
 from .repeats import Stretch
 from .second_look import after_second_look, sizes_to_look_at
@@ -59,7 +59,13 @@ def run_profile(
     def budget() -> int:
         return memory_budget(accelerator, request.memory_limit_bytes)
 
-    def timed(layer: agent_pb2.ProfileLayer, batch_sizes: Sequence[int], *, apart: bool = False) -> list[Timing]:
+    def timed(
+        layer: agent_pb2.ProfileLayer,
+        batch_sizes: Sequence[int],
+        *,
+        apart: bool = False,
+        least_repeats: int = LEAST_REPEATS,
+    ) -> list[Timing]:
         check_halt()
         return time_layer(
             StageGraph.from_json(layer.stage_graph_json),
@@ -72,6 +78,7 @@ def run_profile(
             stretch=stretch,
             paces=paces,
             apart=apart,
+            least_repeats=least_repeats,
         )
 
     for layer in request.layers:
@@ -93,7 +100,8 @@ def run_profile(
     for layer in request.layers:
         first = first_looks[layer.signature]
         if first:
-            again = curve_of(layer.signature, after_second_look(first, timed(layer, sizes_to_look_at(first))))
+            second = timed(layer, sizes_to_look_at(first), least_repeats=LEAST_STEADY_REPEATS)
+            again = curve_of(layer.signature, after_second_look(first, second))
             again.held_sample_bytes = curves[layer.signature].held_sample_bytes
             curves[layer.signature] = again
             send(again)

@@ -10,6 +10,7 @@ no gradient to send back, an empty frame says so. Training and evaluation differ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 
@@ -25,7 +26,16 @@ from edgeswarm.wire.tensor_frames import OutgoingFrame, dtype_name
 
 from .epoch_context import EpochContext
 from .mailbox import Address
-from .timing import SEND, WAITING
+from .timing import SEND, WAITING, Progress
+
+
+class SampleSupply(Protocol):
+    """A feed of samples. doing: what its thread is at."""
+
+    doing: Progress
+
+    def has(self, round_number: int, micro_batch: int) -> bool:
+        """Whether a micro-batch's can be taken without waiting."""
 
 
 class StageExchange:
@@ -75,21 +85,34 @@ class StageExchange:
         assert route is not None
         return route
 
-    def follow_schedule(self, micro_batches: Sequence[int], run: Callable[[Action], None]) -> None:
+    def follow_schedule(
+        self, micro_batches: Sequence[int], run: Callable[[Action], None], *, samples: SampleSupply | None = None
+    ) -> None:
         """Runs the actions of the plan's schedule, each with `run` as soon as its frames are there.
 
-        Raises what ended the epoch.
+        samples: what forwards take beside frames. While those of a forward are late, a backward may come first; where there is
+        none to come, the forward is run and waits for them itself. Raises what ended the epoch.
         """
         policy = make_policy(self._schedule, micro_batches, in_flight=self._routes.stage.in_flight)
+
+        def is_late(action: Action) -> bool:
+            is_forward = action.kind is ActionKind.FORWARD
+            return samples is not None and is_forward and not samples.has(self._round, action.micro_batch)
+
+        def is_ready(action: Action) -> bool:
+            return self._has_frames(action) and not is_late(action)
+
         while not policy.is_done:
-            action = policy.next_action(self._is_ready)
+            action, awaited = policy.next_action(is_ready), policy.awaited()
+            if action is None and len(awaited) == 1 and self._has_frames(awaited[0]):
+                action = awaited[0]
             if action is None:
-                self._wait_for(policy.awaited())
+                self._wait_for(awaited, is_late=is_late, beside=None if samples is None else samples.doing)
             else:
                 run(action)
                 policy.finished(action)
 
-    def _is_ready(self, action: Action) -> bool:
+    def _has_frames(self, action: Action) -> bool:
         return self._shared.mailbox.has_all(self._needs(action))
 
     def _needs(self, action: Action) -> tuple[Address, ...]:
@@ -103,17 +126,24 @@ class StageExchange:
             address for index in indices for address in self._addresses(kind, action.micro_batch, index, peers)
         )
 
-    def _wait_for(self, actions: Sequence[Action]) -> None:
-        """Waits until one of the actions can run. Raises what ended the epoch."""
-        needed = [self._needs(action) for action in actions]
+    def _wait_for(
+        self, actions: Sequence[Action], *, is_late: Callable[[Action], bool], beside: Progress | None
+    ) -> None:
+        """Waits until one of the actions can run, or samples are there that it lacked. Raises what ended the epoch.
+
+        beside: of the thread that makes samples ready.
+        """
+        late = [action for action in actions if is_late(action)]
+        others = [action for action in actions if action not in late] or actions
+        needed = [self._needs(action) for action in others]
         missing = self._shared.mailbox.missing(needed[0])
         peers = tuple(sorted({peer for peer, _ in missing}))
-        what = self._answer if actions[0].kind is ActionKind.BACKWARD else "activations"
+        what = self._answer if others[0].kind is ActionKind.BACKWARD else "activations"
         if peers:
             text = WAITING + f"{what} from {', '.join(peers)}"
-            self._shared.progress.set(self._activity + text, peers)
+            self._shared.progress.set(self._activity + text, peers, beside=beside if late else None)
             with self._shared.clock.part(text):
-                self._shared.mailbox.wait_any(needed)
+                self._shared.mailbox.wait_any(needed, or_else=lambda: not all(map(is_late, late)))
 
     # --- values and gradients -----------------------------------------------------------------------------------
 

@@ -133,7 +133,7 @@ class StageExecutor:
 
         if not micro_batches:
             self._reduce_beside(statistics)
-        self._compute.exchange.follow_schedule(micro_batches, run)
+        self._compute.exchange.follow_schedule(micro_batches, run, samples=self._compute.feed)
         return statistics
 
     def _reduce_beside(self, statistics: torch.Tensor) -> None:

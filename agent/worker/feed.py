@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,7 +71,8 @@ class SampleFeed:
     A transform may draw from PyTorch's default generator, `random` and numpy's legacy one too: they are seeded for it.
     ahead_bytes: what waits is no more than this, or one micro-batch where that is larger.
     requests may be endless. where: the device's name, for messages. transformed: what a transform that draws nothing made of
-    samples before. `close` it: it has a thread.
+    samples before. changed: called where `has` may say something else than before; not under any lock of the feed.
+    `close` it: it has a thread.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class SampleFeed:
         ahead_bytes: int = FEED_AHEAD_BYTES,
         where: str = "this device",
         transformed: TransformedSamples | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         if ahead < 1:
             raise ValueError("ahead is at least 1 micro-batch")
@@ -107,6 +109,7 @@ class SampleFeed:
                 doing=self.doing,
             )
         self._requests = requests
+        self._tell = changed
         self._ahead = ahead
         self._ahead_bytes = ahead_bytes
         self._changed = threading.Condition()
@@ -118,6 +121,12 @@ class SampleFeed:
         self._is_exhausted = False
         self._thread = threading.Thread(target=self._run, name="sample-feed", daemon=True)
         self._thread.start()
+
+    def has(self, round_number: int, micro_batch: int) -> bool:
+        """Whether `get` would give this one, or raise, without waiting."""
+        with self._changed:
+            is_there = (round_number, micro_batch) in self._ready
+            return is_there or self._is_exhausted or self._error is not None
 
     def get(self, round_number: int, micro_batch: int) -> Batch:
         """The batch of a request, once. Waits for it.
@@ -150,6 +159,7 @@ class SampleFeed:
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
+        self._tell()
 
     def _run(self) -> None:
         try:
@@ -171,6 +181,7 @@ class SampleFeed:
                 self._ready_bytes += size
                 self._largest_bytes = max(self._largest_bytes, size)
                 self._changed.notify_all()
+            self._tell()
 
     def _next_run(self) -> list[FeedRequest]:
         """The next requests to read at once; waits while there is enough ahead. Empty at the end."""
@@ -193,6 +204,7 @@ class SampleFeed:
             with self._changed:
                 self._is_exhausted = True
                 self._changed.notify_all()
+            self._tell()
         return run
 
     def _most_ready(self) -> int:

@@ -17,12 +17,19 @@ from .piece_buffers import PieceBuffers
 Address = tuple[str, FrameKey]
 
 
-class _Waiter:
-    """Somebody who waits until all addresses of at least one group are there; under the mailbox's lock."""
+def _never() -> bool:
+    return False
 
-    def __init__(self, groups: Sequence[Sequence[Address]], lock: threading.Lock) -> None:
+
+class _Waiter:
+    """Somebody who waits until all addresses of at least one group are there, or `or_else` says so; under the mailbox's lock."""
+
+    def __init__(
+        self, groups: Sequence[Sequence[Address]], lock: threading.Lock, or_else: Callable[[], bool] = _never
+    ) -> None:
         self.groups = groups
         self.condition = threading.Condition(lock)
+        self.or_else = or_else
 
 
 class Mailbox:
@@ -106,17 +113,27 @@ class Mailbox:
         if piece is not None:
             self.pieces.give_back(piece)
 
-    def wait_any(self, candidates: Iterable[tuple[Address, ...]]) -> None:
-        """Waits until all addresses of at least one candidate are there. Raises what ended the epoch."""
+    def wait_any(self, candidates: Iterable[tuple[Address, ...]], *, or_else: Callable[[], bool] = _never) -> None:
+        """Waits until all addresses of at least one candidate are there. Raises what ended the epoch.
+
+        or_else: ends the waiting, too. It is asked under the mailbox's lock, whenever `look_again` is called.
+        """
         groups = list(candidates)
         with self._lock:
-            self._wait(groups)
+            self._wait(groups, or_else)
 
-    def _wait(self, groups: Sequence[Sequence[Address]]) -> None:
-        waiter = _Waiter(groups, self._lock)
+    def look_again(self) -> None:
+        """What an `or_else` looks at has changed."""
+        with self._lock:
+            for waiter in self._waiters:
+                if waiter.or_else is not _never:
+                    waiter.condition.notify()
+
+    def _wait(self, groups: Sequence[Sequence[Address]], or_else: Callable[[], bool] = _never) -> None:
+        waiter = _Waiter(groups, self._lock, or_else)
         self._waiters.append(waiter)
         try:
-            while not self._has_one_of(groups):
+            while not (self._has_one_of(groups) or or_else()):
                 self._switch.check()
                 waiter.condition.wait()
         finally:

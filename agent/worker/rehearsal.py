@@ -30,10 +30,12 @@ def rehearse(
     device: str,
     check_halt: Callable[[], None],
     weights_apart: bool = False,
+    in_full: int | None = None,
 ) -> int:
     """Runs `in_flight` forwards of `batch` samples, then their backwards; returns the peak of memory in bytes.
 
     weights_apart: the schedule has gradients of weights apart; then all of them wait until the last backward is done.
+    in_full: so many are before their backward at most; None for all of them.
     Leaves parameters and buffers alone, and zeros in the gradients. Raises EdgeswarmError where memory ends.
     """
     reset_peak(module.device.type)
@@ -41,7 +43,17 @@ def rehearse(
     try:
         held: list[list[tuple[GradientEdge, torch.Size, torch.dtype]]] = []
         left = [LaterWeights() if weights_apart else None for _ in range(in_flight)]
+
+        def backward() -> None:
+            roots = held.pop()
+            check_halt()
+            if roots:
+                zeros = [torch.zeros(shape, dtype=dtype, device=module.device) for _, shape, dtype in roots]
+                run_backward([edge for edge, _, _ in roots], zeros)
+
         for index in range(in_flight):
+            if len(held) == in_full:
+                backward()
             inputs = random_inputs_for(module, batch, seed=index)
             # In its turn: the feed's thread may be transforming already, and draws from the same generators.
             draw = DrawKey(seed=0, round=0, micro_batch=index, first_sample=0, end_sample=batch)
@@ -50,11 +62,7 @@ def rehearse(
             held.append([(edge, output.shape, output.dtype) for edge, output in edges if edge is not None])
             del inputs, outputs, edges
         while held:
-            roots = held.pop()
-            check_halt()
-            if roots:
-                zeros = [torch.zeros(shape, dtype=dtype, device=module.device) for _, shape, dtype in roots]
-                run_backward([edge for edge, _, _ in roots], zeros)
+            backward()
         for later in reversed(left):
             if later is not None:
                 run_later(later, check_halt=check_halt)

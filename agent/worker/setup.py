@@ -161,7 +161,7 @@ class StageEpoch:
             ),
             shared=shared,
             loss=job.loss,
-            feed=self._feed(source, job, routes, order),
+            feed=self._feed(source, job, routes, order, changed=mailbox.look_again),
         )
         group = ReplicaGroup(
             routes.replicas,
@@ -205,6 +205,7 @@ class StageEpoch:
                 device=context.device,
                 check_halt=self.switch.check,
                 weights_apart=plan.has_weights_apart,
+                in_full=plan.held_micro_batches(routes.stage_index)[0],
             )
         self._holder.hold(request.first_round)
         context.server.hold_layers(self._holder.read)
@@ -281,8 +282,18 @@ class StageEpoch:
         addresses = {peer.node_id: peer.address for peer in request.peers}
         links.open({peer: addresses[peer] for peer in peers_of(context.device)}, timeout_seconds=OPEN_LINKS_SECONDS)
 
-    def _feed(self, source: SampleSource | None, job: Job, routes: Routes, order: SampleOrder) -> SampleFeed | None:
-        """Samples of all rounds for the first stage (inputs) and the last (targets); None for those between."""
+    def _feed(
+        self,
+        source: SampleSource | None,
+        job: Job,
+        routes: Routes,
+        order: SampleOrder,
+        *,
+        changed: Callable[[], None],
+    ) -> SampleFeed | None:
+        """Samples of all rounds for the first stage (inputs) and the last (targets); None for those between. changed: as
+        SampleFeed has it.
+        """
         part = sample_part(routes)
         if source is None or part is None:
             return None
@@ -296,6 +307,7 @@ class StageEpoch:
             ahead=FEED_AHEAD,
             where=self._context.device,
             transformed=self._transformed(routes, data_pb2.SAMPLE_SET_TRAINING),
+            changed=changed,
         )
         self._stack.callback(feed.close)
         # Closing waits for the feed's thread; whoever throws the switch shall not.

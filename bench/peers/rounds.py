@@ -17,7 +17,7 @@ from torch import nn
 from bench.energy import joules_between, read_counters
 from edgeswarm.process_memory import peak_anonymous_bytes
 
-# Not timed: the first two rounds, or as many as this takes; and of long rounds the first alone.
+# Not timed: the first two rounds, or as many as this takes; of long rounds in a trial the first alone.
 WARM_UP_ROUNDS, WARM_UP_SECONDS, LONG_ROUND_SECONDS = 2, 20.0, 30.0
 # Timed at least, however long they take.
 LEAST_ROUNDS = 3
@@ -28,8 +28,8 @@ _SENT = 8  # its column there, behind the link's name
 
 
 def warm_up_rounds(round_seconds: float, *, warm_up_seconds: float = WARM_UP_SECONDS) -> int:
-    """How many rounds go before those that are timed, for every method alike; but a first epoch that is served has two."""
-    if round_seconds >= LONG_ROUND_SECONDS:
+    """How many rounds go before those that are timed, for every method alike. warm_up_seconds: 0 in a trial."""
+    if not warm_up_seconds and round_seconds >= LONG_ROUND_SECONDS:
         return 1
     return max(WARM_UP_ROUNDS, math.ceil(warm_up_seconds / max(round_seconds, 1e-3)))
 

@@ -6,7 +6,7 @@ the measurements of a minute before and a minute after had nothing of it. Rounds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,29 @@ def slowness(logs: Path, begin: float, end: float) -> float | None:
         samples = read(path)
         within = samples[(samples[:, 0] >= begin) & (samples[:, 0] <= end), 1]
         if len(within):
-            found.append(float(within.mean() / np.quantile(samples[:, 1], BEST)))
+            found.append(float(within.mean() / _best(samples)))
     return float(np.mean(found)) if found else None
+
+
+def best_pace(logs: Path) -> dict[str, float]:
+    """By processor, what its best is that slowness is told by at this time: seconds of what the metronome does."""
+    samples = {path.name: read(path) for path in sorted(logs.iterdir())}
+    return {name: _best(each) for name, each in samples.items() if len(each)}
+
+
+def beside_the_best(paces: Sequence[Mapping[str, float]]) -> list[float]:
+    """What slowness was told too low by at each time, for what was known of the best then: 1 or more. paces: of each time, as
+    `best_pace` has them, all of one start of the machine; 1 where one of them says nothing.
+    """
+    best: dict[str, float] = {}
+    for pace in paces:
+        for name, seconds in pace.items():
+            best[name] = min(seconds, best.get(name, seconds))
+    return [float(np.mean([seconds / best[name] for name, seconds in pace.items()])) if pace else 1.0 for pace in paces]
+
+
+def _best(samples: npt.NDArray[np.float64]) -> float:
+    return float(np.quantile(samples[:, 1], BEST))
 
 
 def at_best_pace(seconds: Sequence[float], slownesses: Sequence[float | None]) -> list[float]:

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 if TYPE_CHECKING:
     from edgeswarm.config import OperatorSettings
@@ -28,6 +31,13 @@ PLANNERS = (
     "exhaustive",
 )
 DEFAULT_PLANNER = PLANNERS[0]
+
+# Of `job_options` and `find_options`, what an instance file has in it already.
+SAID_BY_AN_INSTANCE = (
+    *("batch_size", "seed", "fresh_profiles"),
+    *("peers", "devices", "mdns", "interfaces", "wait_seconds"),
+)
+AN_INSTANCE_SAYS_IT = "the file has its own devices and samples, and nothing is measured"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -135,6 +145,32 @@ def job_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def refuse_beside(given: str, *parameters: str, why: str) -> None:
+    """Raises UsageError where any of the running command's options is there that say nothing beside the option `given`.
+
+    parameters: by their names in Python. why: they do, as the end of a sentence.
+    """
+    context = click.get_current_context()
+    idle = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in parameters and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
+    if idle:
+        raise click.UsageError(f"{', '.join(sorted(idle))} can't be given beside {given}: {why}.")
+
+
+def writable_file(_context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """For an option's callback: a file that could never be written is refused before anything is done."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"{option.opts[0]} {path} can't be written: there is no such folder.",
+            "Name a file in a folder that exists.",
+        )
+    return path
 
 
 def run_store() -> RunStore:

@@ -14,7 +14,17 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 from .console import data_console, print_json, prints_to_standard_error, progress_console, write_json
 from .interrupts import cancelled_by_signals
-from .options import EXISTING_FILE, FindArguments, find_options, job_options, operator_settings
+from .options import (
+    AN_INSTANCE_SAYS_IT,
+    EXISTING_FILE,
+    SAID_BY_AN_INSTANCE,
+    FindArguments,
+    find_options,
+    job_options,
+    operator_settings,
+    refuse_beside,
+    writable_file,
+)
 from .plot_option import draw_round, plot_option
 
 if TYPE_CHECKING:
@@ -46,6 +56,7 @@ if TYPE_CHECKING:
     "written_instance",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
+    callback=writable_file,
     help="Write model, devices and links as they were measured, for --instance of `plan` and `simulate`.",
 )
 @plot_option
@@ -84,6 +95,8 @@ def plan(
     """
     if (job is None) == (instance_path is None):
         raise click.UsageError("Give a job file or --instance FILE, one of the two.")
+    if instance_path is not None:
+        refuse_beside("--instance", *SAID_BY_AN_INSTANCE, why=AN_INSTANCE_SAYS_IT)
     from ..planner.what_if import check_changes
 
     for change in changes:

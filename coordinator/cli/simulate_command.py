@@ -10,7 +10,15 @@ import click
 from edgeswarm.cli_errors import json_option
 
 from .console import data_console, print_json, write_json
-from .options import EXISTING_FILE, find_options, job_options
+from .options import (
+    AN_INSTANCE_SAYS_IT,
+    EXISTING_FILE,
+    SAID_BY_AN_INSTANCE,
+    find_options,
+    job_options,
+    refuse_beside,
+    writable_file,
+)
 from .plan_command import plan_job, read_instance
 from .plot_option import draw_round, plot_option
 
@@ -36,6 +44,7 @@ from .plot_option import draw_round, plot_option
     "trace_path",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
+    callback=writable_file,
     help="Write the round as a trace for ui.perfetto.dev or chrome://tracing.",
 )
 @plot_option
@@ -71,7 +80,10 @@ def simulate(
     """
     if (job is None) == (instance_path is None):
         raise click.UsageError("Give a job file or --instance FILE, one of the two.")
+    if plan_path is not None:
+        refuse_beside("--plan", "planner", "micro_batch", why="the plan is there")
     if instance_path is not None:
+        refuse_beside("--instance", *SAID_BY_AN_INSTANCE, why=AN_INSTANCE_SAYS_IT)
         from ..plan_by_hand import read_plan
         from ..planner.planners import make_plan
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,7 @@ def simulation_document(simulation: Simulation, plan: Plan) -> dict[str, Any]:
     return {
         "format": SIMULATION_FORMAT,
         "round_seconds": simulation.round_seconds,
-        "samples_per_second": simulation.samples_per_second,
+        "samples_per_second": simulation.samples_per_second if math.isfinite(simulation.samples_per_second) else None,
         "limits": [
             {
                 "kind": limit.kind,

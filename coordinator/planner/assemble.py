@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from edgeswarm.plan import IdleDevice, Plan, Stage
 from edgeswarm.profile import PlanningInstance
 
@@ -40,6 +42,12 @@ def assemble_plan(instance: PlanningInstance, found: FoundPipeline, *, planner: 
     if plan.too_few_samples(mini_batch, instance.model.least_batches):
         return None
     return with_prediction(instance, with_backups(instance, with_owners(instance, plan)))
+
+
+def finished_plan(instance: PlanningInstance, plan: Plan, *, left_out: str) -> Plan:
+    """A plan of stages and their owners with the devices that it leaves idle, backup holders and the prediction."""
+    idle = tuple(IdleDevice(name, left_out) for name in instance.device_names if name not in plan.devices)
+    return with_prediction(instance, with_backups(instance, replace(plan, idle=idle)))
 
 
 def _idle_devices(instance: PlanningInstance, found: FoundPipeline, left_out: str) -> tuple[IdleDevice, ...]:

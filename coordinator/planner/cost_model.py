@@ -91,6 +91,7 @@ def held_bytes(
     samples: int,
     in_flight: int,
     micro_batches: int,
+    left_for_weights: int = 0,
     base_bytes: int = 0,
     at_once: int | None = None,
     passing: PassingMemory | None = None,
@@ -99,13 +100,17 @@ def held_bytes(
     """Peak memory of a device: weights, gradients, optimizer state, and the activations of K_p micro-batches (Eq 3);
     beside the paper, what the layers hold while they compute, and frames and samples on their way.
 
-    micro_batches: of a round. at_once: samples of one pass; all of them where that isn't said.
+    micro_batches: of a round. left_for_weights: of those in flight, how many have only gradients of weights left.
+    at_once: samples of one pass; all of them where that isn't said.
     passing: the instance's `passing_table`, where that is at hand. frame_bytes: of frames beside the micro-batch at hand, where
     that is known better than by a formula.
     """
     at_once = samples if at_once is None else at_once
     weights = instance.resident_bytes(first_layer, end_layer)
-    activations = instance.model.saved_bytes(first_layer, end_layer) * at_once * in_flight
+    of_sample = instance.model.saved_bytes(first_layer, end_layer) * (in_flight - left_for_weights)
+    if left_for_weights:
+        of_sample += instance.model.waiting_bytes(first_layer, end_layer) * left_for_weights
+    activations = of_sample * at_once
     beside = passing_bytes(
         instance,
         first_layer=first_layer,
@@ -142,14 +147,26 @@ def plan_memory_bytes(
             samples=share,
             in_flight=min(stage.in_flight, plan.micro_batches),
             micro_batches=plan.micro_batches,
+            left_for_weights=plan.held_micro_batches(index)[1],
             base_bytes=instance.devices[instance.index_of[device]].base_bytes,
             at_once=stage.at_once(device),
             passing=passing,
             frame_bytes=None if frame_bytes is None else frame_bytes.get(device),
         )
-        for stage in plan.stages
+        for index, stage in enumerate(plan.stages)
         for device, share in stage.shares.items()
     }
+
+
+def fits_memory(
+    instance: PlanningInstance, plan: Plan, *, passing: PassingMemory | None = None, earlier: Sequence[Plan] = ()
+) -> bool:
+    """Whether every device that computes has the memory that the plan needs. passing, earlier: as `plan_memory_bytes` has
+    them.
+    """
+    needed = plan_memory_bytes(instance, plan, passing=passing, earlier=earlier)
+    devices, places = instance.devices, instance.index_of
+    return all(size <= devices[places[name]].memory_bytes for name, size in needed.items())
 
 
 def all_reduce_seconds(instance: PlanningInstance, stage: Stage) -> float:

@@ -25,7 +25,7 @@ from edgeswarm.profile import DeviceProfile, PlanningInstance
 from edgeswarm.samples import split_micro_batch
 
 from ..simulator.simulate import round_seconds
-from .cost_model import passes_of_share, plan_memory_bytes
+from .cost_model import fits_memory, passes_of_share
 from .prediction import with_prediction
 from .search.in_passes import PassSharing
 from .search.problem import SearchProblem
@@ -99,7 +99,7 @@ def _can_be(instance: PlanningInstance, plan: Plan, earlier: Sequence[Plan], *, 
     """
     rounds = (instance.training.mini_batch, rest) if rest else (instance.training.mini_batch,)
     too_few = any(plan.too_few_samples(samples, instance.model.least_batches) for samples in rounds)
-    return not too_few and not plan_shortages(instance, plan, needed=plan_memory_bytes(instance, plan, earlier=earlier))
+    return not too_few and fits_memory(instance, plan, earlier=earlier)
 
 
 def _lacks(instance: PlanningInstance, plan: Plan) -> dict[str, int]:

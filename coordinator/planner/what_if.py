@@ -18,7 +18,7 @@ from edgeswarm.config import parse_bytes
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import UNKNOWN_BANDWIDTH, DataSource, Network, PlanningInstance
 
-from .class_of_devices import classes_in_words, devices_called
+from .class_of_devices import classes_in_words, devices_called, devices_named
 from .units import readable_bytes, readable_seconds
 
 _FORM = re.compile(r"(?P<sign>[-+])(?P<device>.+)|(?P<changed>.+)\.(?P<what>mbps|memory)=(?P<value>.+)")
@@ -145,7 +145,7 @@ def _with_cards(instance: PlanningInstance, cards: Mapping[int, float]) -> Plann
     source = instance.data_source
     if source is not None:
         source = _served_with_cards(source, cards, fastest_in, alone=alone)
-    return replace(instance, network=Network(instance.network.latency_seconds, rows), data_source=source)
+    return replace(instance, network=replace(instance.network, bandwidth=rows), data_source=source)
 
 
 def _served_with_cards(
@@ -221,10 +221,23 @@ def _with_one_more(instance: PlanningInstance, like: str) -> ChangedInstance:
     larger = replace(
         instance,
         devices=(*instance.devices, device),
-        network=Network(instance.network.latency_seconds, (*more_rows, (*last_row, 1.0))),
+        network=_with_latencies_as(instance.network, place_of_model, (*more_rows, (*last_row, 1.0))),
         data_source=source,
     )
     return ChangedInstance(larger, tuple(assumptions))
+
+
+def _with_latencies_as(network: Network, model: int, bandwidth: tuple[tuple[float, ...], ...]) -> Network:
+    """Of one device more, whose latencies are those of the one that it is like; between the two, as that one's least."""
+    if not network.latencies:
+        return replace(network, bandwidth=bandwidth)
+    own = network.latencies[model]
+    others = [place for place in range(len(own)) if place != model]
+    between = min((own[place] for place in others), default=network.latency_seconds)
+    rows = [(*row, between if place == model else row[model]) for place, row in enumerate(network.latencies)]
+    return Network.of_pairs(
+        [*rows, (*(between if place == model else own[place] for place in range(len(own))), 0.0)], bandwidth
+    )
 
 
 def _model_of_new_one(instance: PlanningInstance, like: str) -> int:
@@ -247,13 +260,10 @@ def _new_name(instance: PlanningInstance, name: str) -> str:
 
 
 def _place(instance: PlanningInstance, device: str) -> int:
-    """A device by its name, or by the only one that begins with it."""
-    if device in instance.index_of:
-        return instance.index_of[device]
-    begin = [place for place, name in enumerate(instance.device_names) if name.startswith(device)]
-    if len(begin) == 1:
-        return begin[0]
-    problem = "more than one device begins with it" if begin else "there is no such device"
+    meant = devices_named(instance, device)
+    if len(meant) == 1:
+        return meant[0]
+    problem = "that may be more than one device" if meant else "there is no such device"
     raise _wrong(f"--what-if: {device!r}: {problem}", f"The devices are {', '.join(instance.device_names)}.")
 
 

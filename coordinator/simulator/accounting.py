@@ -71,9 +71,10 @@ def device_memory(
     for work, of_saved, of_frames in zip(works, saved, frames, strict=True):
         stage = plan.stages[work.stage]
         # As many in flight as are allowed may not be reached.
-        in_flight = min(stage.in_flight, plan.micro_batches)
-        full = in_flight * instance.model.saved_bytes(stage.first_layer, stage.end_layer) * stage.at_once(work.name)
-        least = round(held[work.name] - full - waiting_bytes(of_saved, of_frames))
+        (in_full, left), layers = plan.held_micro_batches(work.stage), (stage.first_layer, stage.end_layer)
+        of_sample = in_full * instance.model.saved_bytes(*layers) + left * instance.model.waiting_bytes(*layers)
+        most = of_sample * stage.at_once(work.name)
+        least = round(held[work.name] - most - waiting_bytes(of_saved, of_frames))
         curve = _curve(least, sorted([*of_saved, *of_frames]), begin)
         memory[work.name] = DeviceMemory(max(level for _, level in curve), tuple(curve) if over_time else ())
     return memory

@@ -123,7 +123,6 @@ class Engine:
     def _connect(self, instance: PlanningInstance) -> None:
         source = instance.data_source
         bandwidth = instance.network.bandwidth
-        latency = instance.network.latency_seconds
         egress: dict[int, Card] = {}
         ingress: dict[int, Card] = {}
         # The card of the source's machine is that of the agent there, and no faster than either was seen to be. Several agents
@@ -146,13 +145,15 @@ class Engine:
         def stream(sender: Replica, receiver: int) -> Stream:
             pair = (sender.index, receiver)
             if pair not in streams:
-                rate = bandwidth[sender.work.device][self.works[receiver].device]
+                ends = (sender.work.device, self.works[receiver].device)
                 streams[pair] = self._network.connect(
                     *pair,
                     egress=egress[sender.index],
                     ingress=ingress[receiver],
-                    bandwidth=rate,
-                    latency=latency + handling_seconds(sender.work) + handling_seconds(self.works[receiver]),
+                    bandwidth=bandwidth[ends[0]][ends[1]],
+                    latency=instance.network.latency(*ends)
+                    + handling_seconds(sender.work)
+                    + handling_seconds(self.works[receiver]),
                 )
             return streams[pair]
 
@@ -185,7 +186,8 @@ class Engine:
                         ingress=_card(rate) if is_there else ingress[replica.index],
                         holder=samples_alone,
                         bandwidth=rate,
-                        latency=latency + handling_seconds(replica.work),
+                        # Nobody says which of the devices the source is near.
+                        latency=instance.network.latency_seconds + handling_seconds(replica.work),
                     )
                     replica.feed = self._feed(replica, line)
 
@@ -205,7 +207,8 @@ class Engine:
                 members={replica.work.name: replica.index for replica in group},
                 egress=egress,
                 ingress=ingress,
-                latency=instance.network.latency_seconds + 2 * max(handling_seconds(replica.work) for replica in group),
+                latency=instance.network.most_latency([replica.work.device for replica in group])
+                + 2 * max(handling_seconds(replica.work) for replica in group),
             )
             # All cut the same gradients; when the buckets are ready differs by replica.
             all_reduce = GroupAllReduce(
@@ -225,7 +228,7 @@ class Engine:
     def _feed(self, replica: Replica, line: Stream) -> SampleFeed:
         def arrived(size: int) -> None:
             replica.owed += carrying_seconds(replica.work, size)
-            if replica.waits_for_samples:
+            if replica.waits_for_samples or replica.is_idle:
                 # After this call, since the feed has still to note what came.
                 self._queue.at(self._queue.now, self._try_samples, replica)
 
@@ -254,7 +257,7 @@ class Engine:
 
     def _next(self, replica: Replica) -> None:
         """Starts the action that the policy names, if any."""
-        action = replica.policy.next_action(replica.is_ready)
+        action = replica.next_action()
         if action is None:
             replica.is_idle = True
             return
@@ -266,14 +269,16 @@ class Engine:
             replica.in_flight += 1
             replica.most_in_flight = max(replica.most_in_flight, replica.in_flight)
             if replica.feed is not None and not replica.feed.take():
-                # The worker has taken on the forward, and waits in it for the samples whatever else comes.
+                # The worker has taken on the forward, since nothing else can come before it, and waits in it for the samples.
                 replica.waits_for_samples = True
                 return
         self._start(replica)
 
     def _try_samples(self, replica: Replica) -> None:
         assert replica.feed is not None
-        if replica.waits_for_samples and replica.feed.take():
+        if replica.is_idle:
+            self._next(replica)
+        elif replica.waits_for_samples and replica.feed.take():
             replica.waits_for_samples = False
             self._start(replica)
 

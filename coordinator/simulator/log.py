@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class ComputeRecord(NamedTuple):
-    """Something that a replica computed; kind: forward, backward or step. round counts from 0."""
+    """Something that a replica computed; kind: forward, backward, weights or step. round counts from 0."""
 
     replica: int
     kind: str

@@ -90,8 +90,21 @@ class Replica:
         self.is_ready = self._is_ready
 
     def _is_ready(self, action: Action) -> bool:
+        is_late = self.feed is not None and action.kind is FORWARD and not self.feed.has_next
+        return not is_late and self._has_frames(action)
+
+    def _has_frames(self, action: Action) -> bool:
         missing = self.before_inputs if action.kind is FORWARD else self.before_gradients
         return missing[self.first_slot + action.micro_batch] == 0
+
+    def next_action(self) -> Action | None:
+        """What the worker takes on now: a forward that lacks samples alone only where nothing can come before it."""
+        action = self.policy.next_action(self.is_ready)
+        if action is None and self.feed is not None:
+            awaited = self.policy.awaited()
+            if len(awaited) == 1 and self._has_frames(awaited[0]):
+                return awaited[0]
+        return action
 
 
 def handling_seconds(work: ReplicaWork) -> float:

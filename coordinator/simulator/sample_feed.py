@@ -45,9 +45,14 @@ class SampleFeed:
         self._most_samples = max(1, FEED_CALL_BYTES // sample_bytes)
         self.read_ahead()
 
+    @property
+    def has_next(self) -> bool:
+        """Whether the next micro-batch's samples are there."""
+        return self._taken < self._fetched
+
     def take(self) -> bool:
         """Takes the next micro-batch's samples; False where they are not there yet."""
-        if self._taken == self._fetched:
+        if not self.has_next:
             return False
         self._taken += 1
         self.read_ahead()

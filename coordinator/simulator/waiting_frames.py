@@ -44,20 +44,26 @@ def frame_changes(log: Log, works: Sequence[ReplicaWork]) -> list[list[Change]]:
 
 
 def saved_changes(log: Log, instance: PlanningInstance, plan: Plan, works: Sequence[ReplicaWork]) -> list[list[Change]]:
-    """By replica, of what it saves: a micro-batch's from the start of its forward to the end of its backward, or of what that has
-    left for later: gradients take the place of what it lets go of.
+    """By replica, of what it saves: a micro-batch's from the start of its forward to the end of its backward, and of that what
+    its weights wait for until they have their gradients.
     """
-    last = (ActionKind.WEIGHTS if plan.has_weights_apart else ActionKind.BACKWARD).value
     changes: list[list[Change]] = [[] for _ in works]
+    of_actions = {kind.value: kind for kind in ActionKind}
     for record in log.computed:
-        if record.kind not in ("forward", last):
+        if (kind := of_actions.get(record.kind)) is None:
             continue
         work = works[record.replica]
         stage = plan.stages[work.stage]
         part = work.parts[record.micro_batch]
         assert part is not None
-        saved = instance.model.saved_bytes(stage.first_layer, stage.end_layer) * part.at_once
-        change = (record.start, 1, saved) if record.kind == "forward" else (record.end, 0, -saved)
+        layers = (stage.first_layer, stage.end_layer)
+        saved = instance.model.saved_bytes(*layers) * part.at_once
+        waiting = instance.model.waiting_bytes(*layers) * part.at_once if plan.has_weights_apart else 0
+        change = {
+            ActionKind.FORWARD: (record.start, 1, saved),
+            ActionKind.BACKWARD: (record.end, 0, waiting - saved),
+            ActionKind.WEIGHTS: (record.end, 0, -waiting),
+        }[kind]
         changes[record.replica].append(change)
     return changes
 

@@ -71,6 +71,7 @@ def assemble(
                 saved_bytes=0,
                 held_input_bytes=0,
                 let_go_bytes=0,
+                waiting_bytes=0,
                 output_bytes=sum(value.bytes_per_sample for value in live[index + 1]),
                 flops_forward=0,
                 flops_backward=0,

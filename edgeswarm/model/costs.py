@@ -7,7 +7,7 @@ for each group, and CPU attention and CPU LSTMs not at all; these are put right 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
 
+from .later_weights import LaterWeights, are_wanted_later
 from .layer_graph import Layer, LayerGraph
 from .signature import signature
 from .stage import StageModule
@@ -51,6 +52,7 @@ def with_costs(graph: LayerGraph) -> LayerGraph:
                     saved_bytes=_slope(small.saved[layer.index], large.saved[layer.index]),
                     held_input_bytes=_slope(small.inputs[layer.index], large.inputs[layer.index]),
                     let_go_bytes=_slope(small.let_go[layer.index], large.let_go[layer.index]),
+                    waiting_bytes=_slope(small.waiting[layer.index], large.waiting[layer.index]),
                 )
             )
     return dataclasses.replace(graph, layers=tuple(layers))
@@ -87,20 +89,25 @@ def _fake_tensor(shape: tuple[int, ...], described: LiveValue | TensorSpec) -> t
 class _Held:
     """By layer, bytes that wait for the backward pass. saved: each storage counted in the first layer that keeps it. inputs: what
     crosses the cut before the layer and is kept by none, or was counted before: a stage that begins there keeps it all the same.
-    let_go: what the layer makes and none keeps.
+    let_go: what the layer makes and none keeps. waiting: what its products whose weights can wait read and make: gradients of
+    weights need this, the result's gradient in the result's place (later_weights.py).
     """
 
     saved: list[int]
     inputs: list[int]
     let_go: list[int]
+    waiting: list[int]
 
 
 def _held_bytes(whole: StageModule, batch: int) -> _Held:
     held: Mapping[str, torch.Tensor] = {**whole.parameters, **whole.buffers, **whole.constants}
     before = -1
     counted = {tensor.untyped_storage()._cdata: before for tensor in held.values()}
+    of_model = frozenset(counted)
+    trained = {tensor.untyped_storage()._cdata for tensor in whole.parameters.values() if tensor.requires_grad}
     kept: list[torch.Tensor] = []  # a freed storage's address would come again
     saved = [0] * len(whole.graph.layer_names)
+    waiting: list[dict[int, int]] = [{} for _ in saved]
     layer = 0
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -116,16 +123,20 @@ def _held_bytes(whole: StageModule, batch: int) -> _Held:
     there = {tensor.untyped_storage()._cdata for tensor in (*held.values(), *inputs)}
     made: list[tuple[int, int, int]] = []  # storage, bytes, layer
 
-    def look_at(tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in there:
-            there.add(storage._cdata)
-            kept.append(tensor)
-            made.append((storage._cdata, storage.nbytes(), layer))
+    def look_at(reads: Sequence[torch.Tensor], makes: Sequence[torch.Tensor]) -> None:
+        for tensor in makes:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in there:
+                there.add(storage._cdata)
+                kept.append(tensor)
+                made.append((storage._cdata, storage.nbytes(), layer))
+        if are_wanted_later() and any(tensor.untyped_storage()._cdata in trained for tensor in reads):
+            storages = [tensor.untyped_storage() for tensor in (*reads, *makes)]
+            waiting[layer].update((each._cdata, each.nbytes()) for each in storages if each._cdata not in of_model)
 
     watched, workspaces = _Watched(look_at), _LSTMWorkspaces()  # type: ignore[no-untyped-call]
     with saved_tensors_hooks(pack, lambda tensor: tensor), watched, workspaces:
-        for finished, values in whole.walk(batch, inputs, draw=None):
+        for finished, values in whole.walk(batch, inputs, draw=None, later=LaterWeights()):
             layer = finished + 1
             crossing.append([value for value in values.values() if isinstance(value, torch.Tensor)])
             kept.extend(crossing[-1])
@@ -145,6 +156,7 @@ def _held_bytes(whole: StageModule, batch: int) -> _Held:
             for first, values in enumerate(crossing[:-1])
         ],
         let_go,
+        [sum(sizes.values()) for sizes in waiting],
     )
 
 
@@ -212,9 +224,9 @@ _lstm_backward._get_raw = True  # type: ignore[attr-defined]
 
 
 class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Shows every tensor that an operation returns."""
+    """Shows of every operation the tensors that it is given, and those that it returns."""
 
-    def __init__(self, look_at: Callable[[torch.Tensor], None]) -> None:
+    def __init__(self, look_at: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._look_at = look_at
 
@@ -222,9 +234,11 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         made = func(*args, **(kwargs or {}))
-        for tensor in pytree.tree_leaves(made):
-            if isinstance(tensor, torch.Tensor):
-                self._look_at(tensor)
+        reads, makes = (
+            [each for each in pytree.tree_leaves(part) if isinstance(each, torch.Tensor)]
+            for part in ((args, kwargs), made)
+        )
+        self._look_at(reads, makes)
         return made
 
 

@@ -34,6 +34,7 @@ class Layer:
     saved_bytes: bytes for one sample that wait for the backward pass; what several layers save counts in the first.
     held_input_bytes: for one sample, what a stage that begins with it keeps of its inputs, but for what is among saved_bytes.
     let_go_bytes: for one sample, what its forward makes and nothing keeps for the backward pass.
+    waiting_bytes: for one sample, what is held for gradients of weights that come apart from its backward (later_weights.py).
     output_bytes: bytes for one sample that cross the cut after it. flops_forward, flops_backward: for one sample.
     signature: equal where the cost is equal. least_batch: the smallest share of samples that it can compute.
     """
@@ -48,6 +49,7 @@ class Layer:
     saved_bytes: int
     held_input_bytes: int
     let_go_bytes: int
+    waiting_bytes: int
     output_bytes: int
     flops_forward: int
     flops_backward: int
@@ -71,6 +73,7 @@ class Layer:
             saved_bytes=fields.integer("saved_bytes", minimum=0),
             held_input_bytes=fields.integer("held_input_bytes", minimum=0),
             let_go_bytes=fields.integer("let_go_bytes", minimum=0),
+            waiting_bytes=fields.integer("waiting_bytes", minimum=0),
             output_bytes=fields.integer("output_bytes", minimum=0),
             flops_forward=fields.integer("flops_forward", minimum=0),
             flops_backward=fields.integer("flops_backward", minimum=0),

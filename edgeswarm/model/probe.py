@@ -27,7 +27,7 @@ def random_inputs(
 ) -> list[torch.Tensor]:
     """The stage's inputs for `batch` samples, as leaves that want a gradient where one goes back.
 
-    Floats are drawn from N(0, 1); whole numbers are 0, which is always an index; booleans are true.
+    Floats are from N(0, 1), as `random_like` has them; whole numbers are 0, which is always an index; booleans are true.
     """
     generator = torch.Generator().manual_seed(seed)
     return [
@@ -48,9 +48,12 @@ def random_like(tensor: torch.Tensor) -> torch.Tensor:
     """Floats from N(0, 1) of that shape, laid out likewise. The same _DIFFERENT numbers over and over: drawing as many as a layer
     gives takes about as long as the layer.
     """
-    made = torch.empty_like(tensor, requires_grad=False)
+    return _filled(torch.empty_like(tensor, requires_grad=False), torch.Generator().manual_seed(0))
+
+
+def _filled(made: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The tensor, which is dense in memory."""
     in_storage = made.as_strided((made.numel(),), (1,))
-    generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(min(_DIFFERENT, made.numel()), generator=generator, dtype=made.dtype).to(made.device)
     whole = made.numel() // _DIFFERENT * _DIFFERENT
     if whole:
@@ -63,7 +66,7 @@ def _input(value: LiveValue, batch: int, generator: torch.Generator) -> torch.Te
     dtype: torch.dtype = getattr(torch, value.dtype)
     shape = value.with_batch(batch)
     if dtype.is_floating_point:
-        return torch.randn(shape, generator=generator, dtype=dtype)
+        return _filled(torch.empty(shape, dtype=dtype), generator)
     return torch.ones(shape, dtype=dtype) if dtype == torch.bool else torch.zeros(shape, dtype=dtype)
 
 
@@ -71,5 +74,5 @@ def _tensor(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
     dtype: torch.dtype = getattr(torch, spec.dtype)
     if not dtype.is_floating_point:
         return torch.zeros(spec.shape, dtype=dtype)
-    drawn = torch.randn(spec.shape, generator=generator, dtype=dtype)
+    drawn = _filled(torch.empty(spec.shape, dtype=dtype), generator)
     return drawn * 0.05 if spec.kind == "parameter" else drawn.abs() + 0.5

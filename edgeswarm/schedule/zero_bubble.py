@@ -12,7 +12,7 @@ class ZeroBubble:
     """Forwards and backwards by turns as in 1F1B; gradients of weights where neither can run.
 
     The stage before waits for a backward, which tells it the gradients of what it sent, and nobody for those of weights. At most
-    `in_flight` micro-batches are between their forward and the gradients of their weights: so as much waits in memory as with
+    `in_flight` micro-batches are between their forward and the gradients of their weights: so no more waits in memory than with
     1F1B, and where no further forward may run, weights make room for one.
 
     Three stages with K = 5, 4, 3 and four micro-batches (F forward, B backward, W weights, digits the micro-batch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ def test_names() -> None:
     assert Cell.named(cell.name) == cell
     with pytest.raises(ValueError, match="no such model: alexnet"):
         Cell.parse("C:100:alexnet")
+    for text in ("C:100", "C:fast:mobilenet_v2"):
+        with pytest.raises(ArgumentTypeError, match="is not ENVIRONMENT:MBPS:MODEL"):
+            Cell.given(text)
 
 
 def test_a_cell_that_was_broken_off_is_not_complete(tmp_path: Path) -> None:

@@ -52,6 +52,15 @@ def document(sent_factor: float = 1.0) -> dict[str, Any]:
     }
 
 
+def test_joules_are_those_of_both_runs_of_ours() -> None:
+    told = document()
+    ours = {**told["runs"][0], "joules": 16.0 * 2 * 3.0}
+    told["runs"] = [ours, {**ours, "method": "edgeswarm, again", "joules": 16.0 * 2 * 5.0}, *told["runs"][1:]]
+    found = read_resources(told)
+    assert found is not None
+    assert found.joules_per_sample == {"edgeswarm": 4.0, "DDP": 40.0 / 16}
+
+
 def test_what_a_cell_used() -> None:
     found = read_resources(document())
     assert found is not None

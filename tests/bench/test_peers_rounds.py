@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.origin import REPOSITORY
-from bench.peers.rounds import sent_bytes
+from bench.peers.rounds import sent_bytes, warm_up_rounds
 
 _CHILD = """
 from bench.peers.rounds import arguments, time_rounds
@@ -35,6 +35,11 @@ def test_a_peak_is_of_the_rank_alone_and_not_of_who_started_it() -> None:
     assert 1 << 20 < rank["peak_bytes"] < len(held)
     assert rank["sent_bytes"] >= 0
     assert len(told["round_seconds"]) == 2
+
+
+def test_long_rounds_have_two_before_those_that_count_but_in_a_trial() -> None:
+    assert [warm_up_rounds(seconds) for seconds in (1.0, 7.0, 45.0)] == [20, 3, 2]
+    assert [warm_up_rounds(seconds, warm_up_seconds=0) for seconds in (1.0, 45.0)] == [2, 1]
 
 
 def test_bytes_that_left_over_the_links(tmp_path: Path) -> None:

@@ -40,6 +40,9 @@ def test_a_narrow_wire_beside_the_wide_one() -> None:
     runs[5]["slowness"] = [1.0, 1.0, 1.2]
     assert report([{"model": "mobilenet_v2", "runs": runs}]).rows[1][4] == "1.50 (1.20 to 2.00)"
     assert rows[2][2] == "worker-died: ..."
+    # Turns belong together, also where one is missing.
+    del runs[0]
+    assert report([{"model": "mobilenet_v2", "runs": runs}]).rows[1][3] == "1.25 (1.00 to 1.50)"
 
 
 def test_what_was_broken_off_goes_on_with_the_runs_that_lack() -> None:

@@ -26,6 +26,7 @@ def small_graph(parameters: Sequence[Sequence[str]], *, signatures: Sequence[str
             saved_bytes=64,
             held_input_bytes=0,
             let_go_bytes=0,
+            waiting_bytes=0,
             output_bytes=16,
             flops_forward=100,
             flops_backward=200,

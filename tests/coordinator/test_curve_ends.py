@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgeswarm_coordinator.curve_ends import ended_for_memory, is_outgrown, without_losses
+from edgeswarm_coordinator.curve_ends import continued, ended_for_memory, is_outgrown, without_losses
 from edgeswarm_coordinator.process_costs import ProcessCosts
 from edgeswarm_coordinator.profile_cache import Curve, Profiles
 
@@ -40,6 +40,22 @@ def test_clearly_more_is_a_quarter_more() -> None:
     assert is_outgrown(short, memory_bytes=1251, wanted=256)
     assert not is_outgrown(short, memory_bytes=5000, wanted=2)
     assert is_outgrown(replace(short, memory_bytes=0), memory_bytes=1, wanted=256)
+
+
+@pytest.mark.parametrize(("now", "pace"), [(0.3, 1.5 / 1.2), (0.9, 1.0)])
+def test_a_curve_goes_on_where_it_ended_at_the_pace_of_then(now: float, pace: float) -> None:
+    """Where it took nearly four times as long, something was in the way."""
+    before = replace(
+        curve((1, 0.04), (4, 0.1), (8, 0.24), asked=8), peak_bytes=(1, 4, 8), rest_part=0.6, weights_part=0.5
+    )
+    after = replace(curve((8, now), (16, 2 * now), asked=16), peak_bytes=(9, 16))
+    joined = continued(before, after)
+    assert joined.batch_sizes == (1, 4, 8, 16)
+    assert joined.forward_seconds == pytest.approx((0.02 * pace, 0.05 * pace, now / 2, now))
+    assert joined.peak_bytes == (1, 4, 9, 16)
+    assert joined.relative_errors == ()
+    assert (joined.asked, joined.rest_part, joined.weights_part) == (16, 0.6, 0.5)
+    assert continued(before, curve(asked=16)) == curve(asked=16)
 
 
 def test_a_second_measurement_that_got_less_far_takes_nothing_away() -> None:

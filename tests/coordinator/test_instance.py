@@ -155,6 +155,7 @@ def test_a_device_that_cannot_hold_one_layer_is_left_out() -> None:
         planning_instance(FACTS, devices=[NANO_1], profiles=found, name="job")
     assert caught.value.code is ErrorCode.NO_PLAN_FITS
     assert "nano-1: the layer part1 doesn't fit its" in caught.value.message
+    assert "for weights, gradients, the optimizer and one sample, and more to compute" in caught.value.message
 
 
 def test_served_samples_come_over_links_that_were_measured() -> None:

@@ -104,6 +104,19 @@ def test_what_ended_for_memory_is_measured_further_where_there_is_clearly_more()
     assert signatures(found, NANO_1, replace(NANO_2, memory_budget_bytes=2**31)) == [("nano-2", ("stem", "head"))]
 
 
+def test_a_larger_batch_goes_on_where_a_curve_ends() -> None:
+    larger = parts_to_time(replace(FACTS, batch_size=32))
+    found = measured("nano")
+    (work,) = missing_parts(found, [NANO_1], parts=larger, dtype="float32")
+    layers = [part for part in larger.values() if not part.is_check]
+    assert [work.sizes_of(part) for part in layers] == [(8, 16, 32)] * 3
+    assert all(work.sizes_of(part) == part.batch_sizes for part in larger.values() if part.is_check)
+    # Of one that ended for want of memory there is nothing to go on from.
+    found.curves["nano", "float32", "stem"] = Curve((), (), (), asked=8)
+    (work,) = missing_parts(found, [NANO_1], parts=larger, dtype="float32")
+    assert work.sizes_of(larger["stem"]) == larger["stem"].batch_sizes
+
+
 def test_what_ended_for_time_is_not_measured_again() -> None:
     found = measured("nano")
     found.curves["nano", "float32", "stem"] = replace(curve(0.3, sizes=(1, 2)), memory_bytes=1)

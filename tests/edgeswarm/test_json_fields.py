@@ -67,6 +67,7 @@ WRONG: list[tuple[Any, Callable[[Fields], object], str]] = [
     (3, lambda f: f.text("v"), "v must be a text, not 3"),
     (1, lambda f: f.flag("v"), "v must be true or false, not 1"),
     (True, lambda f: f.integer("v", minimum=0), "v must be a whole number of at least 0, not True"),
+    (1e20, lambda f: f.integer("v", minimum=0), "v must be a whole number of at most 9223372036854775807, not "),
     (2.5, lambda f: f.integer("v", minimum=0), "v must be a whole number of at least 0, not 2.5"),
     (-(10**5000), lambda f: f.integer("v", minimum=0), "not a number beyond 64 bits"),
     (0, lambda f: f.number("v", minimum=1), "v must be a number of at least 1, not 0"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,14 @@ def test_what_is_trained_and_what_is_answered_is_all_of_it_unless_it_is_said() -
     assert model.trained_bytes(1, 3) == 14
     assert model.cut_bytes.tolist() == [7, 1, 3, 2]
     assert model.answered_bytes.tolist() == [0, 1, 0, 2]
+
+
+def test_what_waits_for_weights_is_all_that_is_saved_unless_it_is_said_of_every_layer() -> None:
+    first, second = LayerCosts("a", 10, 1, 6, held_input_bytes=3, waiting_bytes=4), LayerCosts("b", 20, 3, 4)
+    assert ModelCosts(7, (first, second)).waiting_bytes(0, 2) == 3 + 6 + 4
+    assert ModelCosts(7, (first, second)).waiting_bytes(0, 1) == 4
+    # Both read what is held once.
+    assert ModelCosts(7, (first, replace(second, waiting_bytes=10))).waiting_bytes(0, 2) == 3 + 6 + 4
 
 
 def test_no_more_can_be_trained_than_there_is() -> None:

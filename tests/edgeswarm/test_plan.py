@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +71,15 @@ def test_json_gives_the_plan_back(plan: Plan) -> None:
     again = Plan.from_json(json.loads(json.dumps(plan.to_json())))
     assert again == plan
     assert [stage.devices for stage in again.stages] == [stage.devices for stage in plan.stages]
+
+
+def test_a_round_that_takes_no_time_is_json_too() -> None:
+    plan = Plan.from_json(SHORT)
+    instant = replace(
+        plan, predicted=Prediction(0.0, math.inf, {}, (StagePrediction(0.0, 0.0, 0.0, 0.0),) * 2, "nothing")
+    )
+    document = json.dumps(instant.to_json(), allow_nan=False)
+    assert Plan.from_json(json.loads(document)) == instant
 
 
 def test_a_short_plan_written_by_hand() -> None:
@@ -184,6 +195,17 @@ def test_owners_and_passes_are_those_of_replicas_of_the_stage(field: str, value:
     with pytest.raises(EdgeswarmError, match=told) as caught:
         Plan.from_json(document)
     assert caught.value.code is ErrorCode.PLAN_INVALID
+
+
+@pytest.mark.parametrize(
+    ("schedule", "held"), [("1f1b", [(5, 0), (4, 0), (3, 0)]), ("zero-bubble", [(5, 0), (4, 0), (1, 2)])]
+)
+def test_with_a_zero_bubble_the_last_stage_holds_one_micro_batch_in_full(
+    schedule: str, held: list[tuple[int, int]]
+) -> None:
+    stages = (Stage(0, 1, {"a": 2}, 6), Stage(1, 2, {"b": 2}, 4), Stage(2, 3, {"c": 2}, 3))
+    plan = Plan("by hand", 2, 5, stages, schedule=schedule)
+    assert [plan.held_micro_batches(index) for index in range(3)] == held
 
 
 def test_samples_at_once_are_those_of_the_largest_pass() -> None:

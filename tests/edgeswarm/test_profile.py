@@ -72,6 +72,20 @@ def test_only_some_devices() -> None:
         replace(source, on_its_machine=(True,))
 
 
+def test_each_pair_may_have_a_latency_of_its_own() -> None:
+    radio = Network.of_pairs(((9.0, 0.1, 0.5), (0.2, 9.0, 0.6), (0.7, 0.8, 9.0)), ((1.0,) * 3,) * 3)
+    assert (radio.latency_seconds, radio.least_latency_seconds) == (0.8, 0.1)
+    assert (radio.latency(0, 2), radio.latency(2, 0)) == (0.5, 0.7)
+    assert (radio.most_latency([0, 1]), radio.most_latency([2, 0]), radio.most_latency([1])) == (0.2, 0.7, 0.0)
+    wired = radio.only([1, 0])
+    assert (wired.latency_seconds, wired.latency(0, 1)) == (0.2, 0.2)
+    assert instance().network.only([1, 0]).latency(0, 1) == instance().network.most_latency([0, 1]) == 0.001
+    with pytest.raises(ValueError, match="latency is below 0"):
+        Network.of_pairs(((0.0, -0.1), (0.1, 0.0)), ((1.0,) * 2,) * 2)
+    with pytest.raises(ValueError, match="latencies is not as large"):
+        Network.of_pairs(((0.0,),), ((1.0,) * 2,) * 2)
+
+
 def test_what_is_frozen_has_neither_gradient_nor_optimizer_state() -> None:
     whole = instance()
     first, second = whole.model.layers

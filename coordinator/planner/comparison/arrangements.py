@@ -56,16 +56,15 @@ def _alike(instance: PlanningInstance, a: int, b: int) -> bool:
         return False
     places = list(range(len(instance.devices)))
     swapped = [b if place == a else a if place == b else place for place in places]
-    rows = instance.network.bandwidth
-    return all(rows[x][y] == rows[swapped[x]][swapped[y]] for x in places for y in places if x != y)
+    tables = [rows for rows in (instance.network.bandwidth, instance.network.latencies) if rows]
+    return all(rows[x][y] == rows[swapped[x]][swapped[y]] for rows in tables for x in places for y in places if x != y)
 
 
 def _canonical(instance: PlanningInstance, groups: Arrangement, classes: tuple[int, ...]) -> Arrangement:
     """The one of all equivalent arrangements that stands for them."""
     sizes = [len(group) for group in groups]
-    alike_links = len(
-        {rate for a, row in enumerate(instance.network.bandwidth) for b, rate in enumerate(row) if a != b}
-    )
+    network, places = instance.network, range(len(instance.devices))
+    alike_links = len({(network.bandwidth[a][b], network.latency(a, b)) for a in places for b in places if a != b})
     ordered = []
     next_to_a_group = False
     # Between stages the first replica of each sums up tied parameters: which one that is decides something.

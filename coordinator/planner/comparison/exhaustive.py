@@ -34,15 +34,14 @@ import numpy.typing as npt
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model_costs import FloatArray, IntArray
-from edgeswarm.plan import IdleDevice, Plan, Stage
+from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 
 from ...simulator.simulate import round_and_in_flight
-from ..backups import with_backups
+from ..assemble import finished_plan
 from ..chunk_owners import owners_in
-from ..cost_model import held_bytes, plan_memory_bytes
+from ..cost_model import fits_memory, held_bytes
 from ..passing_memory import passing_table
-from ..prediction import with_prediction
 from .arrangements import Arrangement, arrangements
 from .every_pass import EveryPass
 from .round_floor import Grid, RoundFloor
@@ -125,7 +124,9 @@ class _Search:
         if self.best is None:
             return Optimum(None, self.seconds, count, self.simulated)
         self._order_replicas(self.best)
-        return Optimum(self._finished(self.best), self.seconds, count, self.simulated)
+        return Optimum(
+            finished_plan(self._instance, self.best, left_out=_LEFT_OUT), self.seconds, count, self.simulated
+        )
 
     def _try_passes(self) -> int:
         """How many of them might have been faster."""
@@ -249,10 +250,7 @@ class _Search:
                 heapq.heappush(boxes, (of_box, *box))
 
     def _holds_whole(self, plan: Plan) -> bool:
-        """Whether memory holds what its devices' links and all-reduce take, too; they are known for a whole plan only."""
-        needed = plan_memory_bytes(self._instance, plan, passing=self._passing)
-        devices = self._instance.devices
-        return all(size <= devices[self._instance.index_of[name]].memory_bytes for name, size in needed.items())
+        return fits_memory(self._instance, plan, passing=self._passing)
 
     def _leaves_too_few(self, plan: Plan) -> bool:
         """Whether a last, smaller micro-batch leaves a replica fewer samples than a layer needs."""
@@ -289,10 +287,6 @@ class _Search:
             stages = tuple(replace(stage, in_flight=held) for stage, held in zip(plan.stages, used, strict=True))
             self.best, self.seconds = replace(plan, stages=stages), seconds
         return used
-
-    def _finished(self, plan: Plan) -> Plan:
-        idle = tuple(IdleDevice(name, _LEFT_OUT) for name in self._names if name not in plan.devices)
-        return with_prediction(self._instance, with_backups(self._instance, replace(plan, idle=idle)))
 
 
 def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:

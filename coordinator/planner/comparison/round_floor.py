@@ -87,7 +87,7 @@ class RoundFloor:
 
     def __init__(self, instance: PlanningInstance) -> None:
         self.instance = instance
-        self._latency = instance.network.latency_seconds
+        self._latency = instance.network.least_latency_seconds
         self._matrix = instance.network.matrix
         finite = np.where(np.isfinite(self._matrix), self._matrix, 0.0)
         self._egress = np.where(finite.max(axis=1) > 0, finite.max(axis=1), np.inf)

@@ -18,12 +18,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from edgeswarm.plan import IdleDevice, Plan
+from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.schedule.policies import ZERO_BUBBLE
 
-from ..backups import with_backups
-from ..prediction import with_prediction
+from ..assemble import finished_plan
 from .candidate import Candidate, Outline, roomy_in_flight, usual_in_flight
 from .cut_points import candidate_cuts
 from .effort import Effort, has_many_devices, is_small, usual_effort
@@ -222,13 +221,7 @@ def _one_of_each_kind(problem: SearchProblem) -> list[int]:
 
 def _finished(judge: Judge, instance: PlanningInstance, candidate: Candidate, seconds: float) -> Plan:
     """With idle devices and why, backup holders, and the prediction."""
-    plan = judge.plan(candidate, planner=NAME)
-    idle = [name for name in instance.device_names if name not in plan.devices]
-    plan = replace(
-        plan,
-        idle=tuple(IdleDevice(name, SLOWER_WITH_IT) for name in idle),
-    )
-    plan = with_prediction(instance, with_backups(instance, plan))
+    plan = finished_plan(instance, judge.plan(candidate, planner=NAME), left_out=SLOWER_WITH_IT)
     assert plan.predicted is not None
     rate = plan.mini_batch / seconds if seconds > 0 else math.inf
     return replace(plan, predicted=replace(plan.predicted, round_seconds=seconds, samples_per_second=rate))

@@ -14,22 +14,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from edgeswarm.chunk_owners import traffic
 from edgeswarm.model_costs import FloatArray, IntArray
-from edgeswarm.plan import IdleDevice, Plan, Stage
+from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
 
 from ...simulator.simulate import round_seconds
-from ..backups import with_backups
+from ..assemble import finished_plan
 from ..chunk_owners import handling_seconds
 from ..connection_memory import connection_bytes
-from ..cost_model import plan_memory_bytes
+from ..cost_model import fits_memory
 from ..passing_memory import passing_of_runs
-from ..prediction import with_prediction
 from .edgeswarm import NAME, SLOWER_WITH_IT
 from .problem import SearchProblem
 from .sample_shares import shares_by_time
@@ -61,9 +60,7 @@ def plan_in_passes(instance: PlanningInstance) -> Plan | None:
     if not plans:
         return None
     best = min(plans, key=lambda plan: round_seconds(problem.instance, plan))
-    idle = [name for name in instance.device_names if name not in best.devices]
-    best = replace(best, idle=tuple(IdleDevice(name, SLOWER_WITH_IT) for name in idle))
-    return with_prediction(instance, with_backups(instance, best))
+    return finished_plan(instance, best, left_out=SLOWER_WITH_IT)
 
 
 def share_in_passes(problem: SearchProblem, devices: tuple[int, ...]) -> Plan | None:
@@ -79,9 +76,7 @@ def share_in_passes(problem: SearchProblem, devices: tuple[int, ...]) -> Plan | 
         used = [place for place, share in enumerate(shares) if share >= problem.least_batch]
         if len(used) == len(devices):
             plan = Plan(NAME, problem.mini_batch, 1, (sharing.stage(shares),))
-            used_bytes = plan_memory_bytes(problem.instance, plan)
-            budgets = {device.name: device.memory_bytes for device in problem.instance.devices}
-            return plan if all(used_bytes[name] <= budgets[name] for name in used_bytes) else None
+            return plan if fits_memory(problem.instance, plan) else None
         devices = tuple(devices[place] for place in used)
     return None
 

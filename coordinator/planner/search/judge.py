@@ -11,7 +11,7 @@ from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, has_weights_ap
 
 from ...simulator.simulate import round_seconds
 from ...simulator.stage_work import MOST_BUCKETS
-from ..cost_model import plan_memory_bytes
+from ..cost_model import fits_memory
 from .candidate import Candidate, CandidateStage
 from .problem import SearchProblem
 
@@ -75,8 +75,7 @@ class Judge:
     def _simulate(self, candidate: Candidate) -> float:
         plan = self.plan(candidate, planner="candidate")
         instance = self.problem.instance
-        used = plan_memory_bytes(instance, plan, passing=self.problem.passing)
-        if any(needed > instance.devices[instance.index_of[name]].memory_bytes for name, needed in used.items()):
+        if not fits_memory(instance, plan, passing=self.problem.passing):
             return math.inf
         try:
             return round_seconds(instance, plan)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import functools
+import queue
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.stage import StageModule
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.routes import Routes
+from edgeswarm.schedule.policy import Action, ActionKind
 from edgeswarm.wire.frames import FrameKey, FrameKind
 from edgeswarm.wire.tensor_frames import OutgoingFrame
 from edgeswarm_agent.worker.epoch_context import EpochContext
@@ -103,6 +106,68 @@ def test_where_one_peer_has_no_gradient_it_counts_as_zeros_and_where_none_has_th
         (gradient,) = made[A].take_gradients(0).values()  # samples 0 and 1 of C, 2 of D
         assert gradient.tolist() == [[1.0] * 5, [1.0] * 5, [0.0] * 5]
         assert made[B].take_gradients(0) == {}
+
+
+def test_a_backward_comes_before_a_forward_whose_samples_are_late(tmp_path: Path) -> None:
+    class Supply:
+        doing = Progress()
+        there = frozenset({0})
+
+        def has(self, round_number: int, micro_batch: int) -> bool:
+            return round_number == 7 and micro_batch in self.there
+
+    supply, done = Supply(), queue.SimpleQueue[Action]()
+
+    def next_of_a() -> tuple[ActionKind, int]:
+        action = done.get(timeout=10)
+        return action.kind, action.micro_batch
+
+    with Lan(tmp_path, [A, B, C, D]) as lan:
+        lan.connect()
+        made = exchanges(lan)
+        following = threading.Thread(
+            target=lambda: made[A].follow_schedule([0, 1], done.put, samples=supply), daemon=True
+        )
+        following.start()
+        assert next_of_a() == (ActionKind.FORWARD, 0)
+        for name in (C, D):
+            made[name].send_gradients(0, {0: torch.ones(2, 5)})
+        assert next_of_a() == (ActionKind.BACKWARD, 0)
+        # Nothing else can come now: it is run, and waits for its samples itself.
+        assert next_of_a() == (ActionKind.FORWARD, 1)
+        made[C].send_gradients(1, {0: torch.ones(2, 5)})
+        assert next_of_a() == (ActionKind.BACKWARD, 1)
+        following.join(timeout=10)
+        assert not following.is_alive()
+
+
+def test_a_forward_goes_on_as_soon_as_its_samples_are_there(tmp_path: Path) -> None:
+    there: set[int] = {0}
+
+    class Supply:
+        doing = Progress()
+
+        def has(self, round_number: int, micro_batch: int) -> bool:
+            return micro_batch in there
+
+    done = queue.SimpleQueue[Action]()
+    with Lan(tmp_path, [A, B, C, D]) as lan:
+        lan.connect()
+        made = exchanges(lan)
+        following = threading.Thread(
+            target=lambda: made[A].follow_schedule([0, 1], done.put, samples=Supply()), daemon=True
+        )
+        following.start()
+        assert done.get(timeout=10) == Action(ActionKind.FORWARD, 0)
+        with pytest.raises(queue.Empty):
+            done.get(timeout=0.1)  # it waits for gradients or samples, whichever come first
+        there.add(1)
+        lan.ends[A].mailbox.look_again()
+        assert done.get(timeout=10) == Action(ActionKind.FORWARD, 1)
+        for name, micro_batch in ((C, 0), (D, 0), (C, 1)):
+            made[name].send_gradients(micro_batch, {0: torch.ones(2, 5)})
+        following.join(timeout=10)
+        assert not following.is_alive()
 
 
 def test_without_gradients_one_empty_frame_answers_each_micro_batch(tmp_path: Path) -> None:

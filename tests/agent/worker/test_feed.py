@@ -260,6 +260,21 @@ def test_an_error_comes_after_what_went_well_and_stays(served: ServedSamples, ki
     made.close()
 
 
+def test_it_says_when_a_batch_can_be_taken_without_waiting(served: ServedSamples) -> None:
+    """Its error is one of the answers that `get` gives at once."""
+    told = threading.Semaphore(0)
+    wanted = [FeedRequest(0, 0, (1, 2), 0), FeedRequest(0, 1, (50,), 0)]
+    made = feed(served, wanted, ahead=1, changed=told.release)
+    assert told.acquire(timeout=10)
+    assert made.has(0, 0)
+    made.get(0, 0)
+    assert told.acquire(timeout=10)
+    assert made.has(0, 1)
+    with pytest.raises(EdgeswarmError, match="Item 50 of the dataset can't be read"):
+        made.get(0, 1)
+    made.close()
+
+
 def fail(sample: Any, generator: torch.Generator) -> Any:
     raise ValueError("wrong size")
 

@@ -68,6 +68,22 @@ def test_any_of_several_groups_is_enough(mailbox: Mailbox) -> None:
     assert mailbox.missing(both) == [both[1]]
 
 
+def test_something_else_may_end_the_waiting(mailbox: Mailbox) -> None:
+    there = threading.Event()
+    done = threading.Event()
+
+    def wait() -> None:
+        mailbox.wait_any([((SENDER, key(FrameKind.BACKWARD, 0)),)], or_else=there.is_set)
+        done.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    mailbox.look_again()
+    assert not done.wait(0.1)
+    there.set()
+    mailbox.look_again()
+    assert done.wait(10)
+
+
 def test_the_end_wakes_everybody() -> None:
     switch = EpochSwitch()
     mailbox = Mailbox(switch, epoch=1)

@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
+import pytest
 import torch
 from torch import nn
 
 from edgeswarm.model.draws import TURNS
 from edgeswarm.model.export import export_model
 from edgeswarm.model.stage import StageModule
+from edgeswarm_agent.worker import rehearsal
+from edgeswarm_agent.worker.backward import run_backward, run_later
 from edgeswarm_agent.worker.rehearsal import rehearse
 
 
@@ -34,6 +40,37 @@ def test_it_draws_in_its_turn() -> None:
         assert torch.equal(state, torch.get_rng_state())
     beside.join()
     assert peaks[0] > 0
+
+
+@pytest.mark.parametrize(("in_full", "expected"), [(None, "FFFBBBWWW"), (2, "FFBFBBWWW"), (1, "FBFBFBWWW")])
+def test_no_more_is_held_in_full_than_the_schedule_holds(in_full: int | None, expected: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 2), nn.GELU())
+    graph = export_model(model, (torch.zeros(3, 4),)).layer_graph
+    module = StageModule(graph.stage(0, len(graph.layers)), dict(model.named_parameters()))
+    done: list[str] = []
+
+    def told(what: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            done.append(what)
+            return run(*args, **kwargs)
+
+        return wrapped
+
+    with (
+        mock.patch.object(module, "forward", told("F", module.forward)),
+        mock.patch.object(rehearsal, "run_backward", told("B", run_backward)),
+        mock.patch.object(rehearsal, "run_later", told("W", run_later)),
+    ):
+        rehearse(
+            module,
+            batch=3,
+            in_flight=3,
+            device="nano-1",
+            check_halt=lambda: None,
+            weights_apart=True,
+            in_full=in_full,
+        )
+    assert "".join(done) == expected
 
 
 def test_gradients_of_weights_that_wait_are_rehearsed_too() -> None:

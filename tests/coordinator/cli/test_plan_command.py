@@ -68,7 +68,7 @@ def test_what_it_planned_by_can_be_kept(instance_file: Path, invoke: Invoke, tmp
     assert json.loads(again.stdout) == json.loads(first.stdout)
     failed = invoke("plan", "--instance", str(instance_file), "--write-instance", str(tmp_path / "no/such/folder.json"))
     assert failed.exit_code == ExitCode.ERROR
-    assert "The instance" in failed.stderr
+    assert "there is no such folder" in failed.stderr
     assert "can't be written" in failed.stderr
 
 
@@ -178,6 +178,33 @@ def test_a_change_that_cannot_be_is_a_usage_error(change: str, named: str, insta
     assert result.stdout == ""
     assert named in result.stderr
     assert result.stderr.count("error: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (("--batch-size", "64", "--seed", "1"), "--batch-size, --seed"),
+        (("--device", "nano-1"), "--device"),
+        (("--no-mdns",), "--no-mdns"),
+        (("--fresh-profiles",), "--fresh-profiles"),
+    ],
+)
+def test_what_an_instance_says_itself_cannot_be_given(
+    given: tuple[str, ...], named: str, instance_file: Path, invoke: Invoke
+) -> None:
+    for command in ("plan", "simulate"):
+        result = invoke(command, "--instance", str(instance_file), *given)
+        assert result.exit_code == ExitCode.USAGE
+        assert f"{named} can't be given beside --instance: the file has its own devices" in result.stderr
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_is_planned(tmp_path: Path, invoke: Invoke) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("1 / 0\n")  # what reads it fails
+    for command in (("plan", "--write-instance"), ("simulate", "--trace")):
+        result = invoke(command[0], str(job), command[1], str(tmp_path / "none" / "kept.json"))
+        assert result.exit_code == ExitCode.ERROR
+        assert f"{command[1]} {tmp_path}/none/kept.json can't be written: there is no such folder" in result.stderr
 
 
 def test_no_colour_where_nobody_looks(instance_file: Path, invoke: Invoke) -> None:

@@ -53,6 +53,22 @@ def test_json_is_one_document(instance_file: Path, plan_file: Path, invoke: Invo
     assert sum(limit["fraction"] for limit in document["limits"]) == pytest.approx(1.0)
 
 
+def test_beside_a_plan_nothing_is_planned(instance_file: Path, plan_file: Path, invoke: Invoke) -> None:
+    result = invoke(
+        "simulate",
+        "--instance",
+        str(instance_file),
+        "--plan",
+        str(plan_file),
+        "--planner",
+        "single",
+        "--micro-batch",
+        "8",
+    )
+    assert result.exit_code == ExitCode.USAGE
+    assert "--micro-batch, --planner can't be given beside --plan: the plan is there" in result.stderr
+
+
 def test_a_person_sees_devices_memory_and_the_round_drawn(instance_file: Path, plan_file: Path, invoke: Invoke) -> None:
     result = invoke("simulate", "--instance", str(instance_file), "--plan", str(plan_file))
     assert result.exit_code == ExitCode.DONE

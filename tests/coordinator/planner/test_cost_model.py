@@ -19,6 +19,7 @@ from edgeswarm_coordinator.planner.cost_model import (
     in_flight_limit,
     pairs_in_use,
     pipeline_steps,
+    plan_memory_bytes,
     round_seconds,
     step_times,
 )
@@ -170,6 +171,18 @@ def test_evaluate_refuses_a_plan_of_another_model() -> None:
         evaluate(make_instance((1.0,) * 7, (1.0, 1.0, 1.0)), two_stage_plan())
     assert caught.value.code is ErrorCode.PLAN_INVALID
     assert "7 layers" in caught.value.message
+
+
+def test_the_last_stage_of_a_zero_bubble_holds_of_all_but_one_what_their_weights_wait_for() -> None:
+    instance = make_instance(mini_batch=16)
+    layers = tuple(replace(layer, waiting_bytes=20) for layer in instance.model.layers)
+    known = replace(instance, model=replace(instance.model, layers=layers))
+    stages = (Stage(0, 2, {"a": 4}, 4), Stage(2, 4, {"b": 4}, 3))
+    at_once, apart = (Plan("by hand", 4, 4, stages, schedule=schedule) for schedule in ("1f1b", "zero-bubble"))
+    full = plan_memory_bytes(known, at_once)
+    assert plan_memory_bytes(known, apart) == {**full, "b": full["b"] - 2 * 4 * 2 * (50 - 20)}
+    # Where nobody knows what waits.
+    assert plan_memory_bytes(instance, apart) == plan_memory_bytes(instance, at_once) == full
 
 
 def test_a_backward_apart_is_told_as_long_as_both_its_parts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from dataclasses import replace
 from typing import NoReturn
 
@@ -43,6 +44,36 @@ def plan_or_error(instance: PlanningInstance, planner: str) -> tuple[Plan | None
         return make_plan(instance, planner), None
     except EdgeswarmError as error:
         return None, error
+
+
+@pytest.mark.thorough
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(instance=whole_instances(), chance=st.randoms())
+def test_the_order_of_the_list_changes_no_whole_plan(instance: PlanningInstance, chance: random.Random) -> None:
+    names = list(instance.device_names)
+    chance.shuffle(names)
+    (one, error), (other, other_error) = (plan_or_error(each, "edgeswarm") for each in (instance, instance.only(names)))
+    if one is None or other is None:
+        assert (error is None) == (other_error is None)
+        return
+    assert (other.micro_batch, other.schedule, other.stages) == (one.micro_batch, one.schedule, one.stages)
+
+
+@pytest.mark.thorough
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(instance=whole_instances())
+def test_more_memory_or_faster_links_make_no_whole_plan_slower(instance: PlanningInstance) -> None:
+    plan, _ = plan_or_error(instance, "edgeswarm")
+    assume(plan is not None)
+    assert plan is not None
+    before = round_seconds(instance, plan)
+    devices = tuple(replace(device, memory_bytes=2 * device.memory_bytes) for device in instance.devices)
+    rows = tuple(tuple(2 * rate for rate in row) for row in instance.network.bandwidth)
+    for better in (
+        replace(instance, devices=devices),
+        replace(instance, network=replace(instance.network, bandwidth=rows)),
+    ):
+        assert round_seconds(better, make_plan(better)) <= before * 1.02
 
 
 @pytest.mark.thorough

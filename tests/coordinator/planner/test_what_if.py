@@ -74,6 +74,16 @@ def linked(rows: list[list[float]]) -> PlanningInstance:
     return replace(plain, network=Network(0.0, tuple(map(tuple, rows))))
 
 
+def test_latencies_are_those_of_the_devices_that_are_there() -> None:
+    latencies = ((0.0, 0.001, 0.005), (0.001, 0.0, 0.005), (0.004, 0.004, 0.0))
+    radio = replace(three(), network=Network.of_pairs(latencies, three().network.bandwidth))
+    assert what_if(radio, "-c").network.latency_seconds == 0.001
+    assert what_if(radio, "a.mbps=10").network.latencies == latencies
+    more = what_if(radio, "+c").network
+    assert [more.latency(3, place) for place in range(3)] == [0.004, 0.004, 0.004]
+    assert [more.latency(place, 3) for place in range(3)] == [0.005, 0.005, 0.004]
+
+
 def two_rooms() -> PlanningInstance:
     """a and b, c and d: 125 MB/s (1000 Mbit/s) inside, 5 MB/s between; a data source in the room of a and b."""
     rows = [[125e6 if (a < 2) == (b < 2) else 5e6 for b in range(4)] for a in range(4)]

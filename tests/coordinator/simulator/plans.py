@@ -95,9 +95,13 @@ def planned(draw: st.DrawFn, *, most_devices: int = 5, most_in_flight: int = 4) 
     device_count = draw(st.integers(1, most_devices))
     layer_count = draw(st.integers(1, 6))
     bytes_ = st.integers(0, 1000)
-    answered = st.sampled_from([None, None, 0])
+    answered, waiting = st.sampled_from([None, None, 0]), st.sampled_from([None, 0, 300])
     layers = tuple(
-        LayerCosts(f"layer{index}", draw(bytes_), draw(bytes_), draw(bytes_), answered_bytes=draw(answered))
+        LayerCosts(
+            *(f"layer{index}", draw(bytes_), draw(bytes_), draw(bytes_)),
+            answered_bytes=draw(answered),
+            waiting_bytes=draw(waiting),
+        )
         for index in range(layer_count)
     )
     overheads = draw(st.sampled_from([Overheads(), Overheads(0.01, 0.003, 1e-5, 0.02)]))

@@ -8,8 +8,9 @@ import pytest
 
 from edgeswarm.chunk_owners import LEAST_CHUNK_BYTES
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.feed_ahead import FEED_CALL_BYTES
 from edgeswarm.plan import Plan
-from edgeswarm.profile import DataSource, Overheads, PlanningInstance
+from edgeswarm.profile import DataSource, Network, Overheads, PlanningInstance
 from edgeswarm.schedule.policies import ONE_FORWARD_ONE_BACKWARD, ZERO_BUBBLE
 from edgeswarm_coordinator.simulator.simulate import round_seconds, simulate
 from edgeswarm_coordinator.simulator.simulation import TimelineEvent
@@ -260,6 +261,15 @@ def test_a_frame_goes_before_an_all_reduce() -> None:
     assert [(event.start_seconds, event.end_seconds) for event in reduced] == [(8, 10), (8, 10)]
 
 
+def test_a_transfer_takes_its_own_pairs_latency() -> None:
+    """Two frames: from a to b 1 s on its way, and back 3 s; c, with 100 s to everybody, is idle."""
+    instance = make_instance([(1.0, 1.0)] * 2, devices=3, mini_batch=1)
+    latencies = ((0.0, 1.0, 100.0), (3.0, 0.0, 100.0), (100.0, 100.0, 0.0))
+    network = Network.of_pairs(latencies, instance.network.bandwidth)
+    plan = make_plan((1, {"a": 1}, 1), (1, {"b": 1}, 1), micro_batches=1)
+    assert round_seconds(replace(instance, network=network), plan) == pytest.approx(4.0 + 1.0 + 3.0)
+
+
 def test_samples_come_from_the_data_source_ahead_of_need() -> None:
     """A source with twice the speed that is needed costs nothing; one with half of it sets the pace."""
     plan = make_plan((1, {"a": 1}, 1), micro_batches=8)
@@ -271,6 +281,19 @@ def test_samples_come_from_the_data_source_ahead_of_need() -> None:
 
     assert seconds(200.0) == pytest.approx(8.0)
     assert seconds(50.0) == pytest.approx(16.0)
+
+
+def test_a_backward_comes_before_a_forward_whose_samples_are_late() -> None:
+    """A micro-batch's samples come every 4 s; f = b = 1.
+
+    a   F0 .  .  B0 F1 .  .  B1 F2 .  .  B2
+    b   .  F0 B0 .  .  F1 B1 .  .  F2 B2
+    """
+    source = DataSource((FEED_CALL_BYTES / 4, 1e12), 1e12)
+    instance = make_instance([(1.0, 1.0)] * 2, devices=2, mini_batch=3, input_bytes=FEED_CALL_BYTES, data_source=source)
+    plan = make_plan((1, {"a": 1}, 2), (1, {"b": 1}, 1), micro_batches=3)
+    result = simulate(instance, plan, timeline=True)
+    assert computed(result.events, "a") == "F0@0-1 B0@3-4 F1@4-5 B1@7-8 F2@8-9 B2@11-12"
 
 
 def test_what_a_device_on_the_sources_machine_gets_does_not_go_over_its_card() -> None:

@@ -79,6 +79,23 @@ def test_the_prediction_has_them_whatever_is_in_flight() -> None:
     assert max(held for _, held in told.memory["a"].over_time) == told.memory["a"].peak_bytes
 
 
+def test_of_a_zero_bubble_the_last_stage_holds_what_weights_wait_for() -> None:
+    """a: 1 + 1 s, b: 1 + 1 s, half of each backward for weights; K = 3 and 2.
+
+    b   F0 B B F1 B B W0 ...
+    """
+    plain = make_instance(
+        [(1.0, 2.0), (1.0, 2.0)], devices=2, mini_batch=4, cut_bytes=FRAME, saved_bytes=100, apart=(0.5, 0.5)
+    )
+    layers = tuple(replace(layer, waiting_bytes=30) for layer in plain.model.layers)
+    instance = replace(plain, model=replace(plain.model, layers=layers))
+    plan = make_plan((1, {"a": 1}, 3), (1, {"b": 1}, 2), micro_batches=4, schedule="zero-bubble")
+    told, predicted = simulate(instance, plan, timeline=True), predict(instance, plan)
+    assert predicted.memory_bytes["b"] == told.memory["b"].peak_bytes == 100 + 30
+    assert {held for _, held in told.memory["b"].over_time} == {0, 30, 60, 100, 130}
+    assert told.memory["a"].peak_bytes <= predicted.memory_bytes["a"] == 3 * 100
+
+
 @settings(max_examples=60, deadline=None)
 @given(planned())
 def test_memory_over_time_is_never_more_than_what_is_predicted(drawn: tuple[PlanningInstance, Plan]) -> None:

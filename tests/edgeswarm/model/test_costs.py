@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+from types import FunctionType
+
 import pytest
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from edgeswarm.model.export import export_model
+from edgeswarm.model.later_weights import LaterWeights
 from edgeswarm.model.stage import StageModule
 
 from .examples import example
@@ -69,6 +74,49 @@ def test_saved_bytes_are_those_that_a_real_run_keeps(name: str) -> None:
         stage.forward(16, list(given.batch(16)), draw=None)
     counted = 16 * sum(layer.saved_bytes for layer in graph.layers)
     assert counted == pytest.approx(sum(seen.values()), rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["digits", pytest.param("mobilenet", marks=pytest.mark.thorough), "gpt", "unet"])
+def test_waiting_bytes_are_those_that_a_real_backward_leaves(name: str) -> None:
+    given = example(name)
+    graph = given.exported.layer_graph
+    tensors = all_tensors(given.model, given.exported)
+    stage = StageModule(graph.stage(0, len(graph.layers)), tensors)
+    later = LaterWeights()
+    outputs = stage.forward(16, list(given.batch(16)), draw=None, later=later)
+    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+    own = {tensor.data_ptr() for tensor in tensors.values()}
+    held = {tensor.data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors_in(later._left)}
+    left = sum(size for place, size in held.items() if place not in own)
+    assert (left > 0) == (name != "unet"), "of convolutions whose results nobody keeps none can wait"
+    assert 16 * sum(layer.waiting_bytes for layer in graph.layers) == pytest.approx(left, rel=0.03)
+
+
+def _tensors_in(thing: object) -> Iterator[torch.Tensor]:
+    """What functions hold that were made inside others, and collections of them."""
+    if isinstance(thing, torch.Tensor):
+        yield thing
+    elif isinstance(thing, (tuple, deque)):
+        for part in thing:
+            yield from _tensors_in(part)
+    elif isinstance(thing, FunctionType):
+        for cell in thing.__closure__ or ():
+            yield from _tensors_in(cell.cell_contents)
+
+
+def test_what_is_frozen_waits_for_nothing() -> None:
+    """In multiples of 10 numbers a sample: a product's values and its result."""
+
+    def layer(out: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(10, out), nn.GELU())
+
+    frozen = layer(10).requires_grad_(False)
+    model = nn.Sequential(layer(10), frozen, layer(20))
+    layers = export_model(model, (torch.zeros(4, 10),)).layer_graph.layers
+    counted = {
+        part: sum(layer.waiting_bytes for layer in layers if layer.name.startswith(f"{part}")) / 40 for part in "012"
+    }
+    assert counted == {"0": 2, "1": 0, "2": 3}
 
 
 def test_what_a_layer_makes_and_nothing_keeps_is_let_go() -> None:
