@@ -197,6 +197,7 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
         say(f"{why} while {name} was profiled: once more")
         if name in kinds:
             forget(cache, kinds.pop(name))
+        slow.pop(name, None)
         profile(name, beside)
 
     for count, name in enumerate(chosen):

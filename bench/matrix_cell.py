@@ -6,9 +6,10 @@
                                 edgeswarm, all samples new and from a hub whose link is as slow as the others
 
 One JSON file a cell, written after each step and each run: what was broken off goes on at the repeat that was broken off, with
-the same profiles, plans and settings, on a new bed. Ratios are taken within a repeat, and a bed's devices and what its machine's
-pace is told by are its own. On a machine with another processor it begins anew (bench/kept_document.py). Devices have their
-short names in it.
+the same profiles, plans and settings, on a new bed; but profiles from which nothing has been trained within the hour are measured
+anew, since a shared machine is another one by then, and so would the plans be. Ratios are taken within a repeat, and a bed's
+devices and what its machine's pace is told by are its own. On a machine with another processor it begins anew
+(bench/kept_document.py). Devices have their short names in it.
 
 It also holds what predictions are judged by (bench/predictions_report.py).
 """
@@ -42,6 +43,8 @@ from edgeswarm_coordinator.planner.planners import make_plan
 
 FORMAT = "edgeswarm-matrix/3"
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
+WHEN = "%Y-%m-%d %H:%M:%S"
+OLD_SECONDS = 3600.0
 PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
 
 
@@ -81,6 +84,16 @@ class CellMeasurement:
             )
         self.document["runs"] = counting
 
+    def _forget_old_plans(self) -> None:
+        when = self.document.get("when")
+        if when is None or self.document["runs"]:
+            return
+        if time.time() - time.mktime(time.strptime(when, WHEN)) > OLD_SECONDS:
+            say(f"{self.cell.name}: profiles of {when} are too old to begin with")
+            for name in ("plans", "same_plan_as", "when"):
+                self.document.pop(name, None)
+            self._kept.keep(profilings=[])
+
     def missing(self) -> list[tuple[int, str]]:
         """(repeat, method) still to run, in their order."""
         return self._missing_of(self.document)
@@ -100,13 +113,14 @@ class CellMeasurement:
             return
         if self.document["format"] != FORMAT:
             raise SystemExit(f"{self.path} was begun in another way ({self.document['format']}): move it away.")
+        self._forget_old_plans()
         work = self.path.with_suffix(".work")
         shutil.rmtree(work, ignore_errors=True)
         with EmulatedLan(self._environment) as bed, BedCluster(bed, folder=work) as cluster:
             on_bed = OnBed(self.cell, bed, cluster, effort=self._effort, mini_batch=self.document["mini_batch"])
             instance = self._profile(on_bed)
             if "plans" not in self.document:
-                self._kept.keep(**plans_of(instance), when=time.strftime("%Y-%m-%d %H:%M:%S"))
+                self._kept.keep(**plans_of(instance), when=time.strftime(WHEN))
             if "peers" not in self.document:
                 say(f"{self.cell.name}: what the devices do alone")
                 speeds = self.document.get("alone") or self.alone_of_another_rate() or on_bed.alone()

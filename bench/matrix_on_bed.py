@@ -168,7 +168,10 @@ class OnBed:
         links.limit(HUB, self._cell.mbps)
         try:
             options = self._options(rounds=SERVED_ROUNDS, data="served")
-            plan = make_plan_for_job(options, folders=self._cluster.folders)[0]
+            try:
+                plan = make_plan_for_job(options, folders=self._cluster.folders)[0]
+            except EdgeswarmError as error:
+                return {"problem": f"{error.code.value}: {error.message}"}
             ahead = math.ceil(FEED_AHEAD / plan.micro_batches)
             first = WARM_UP_ROUNDS + ahead
             last = first + SERVED_ROUNDS

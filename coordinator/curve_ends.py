@@ -44,38 +44,47 @@ def continued(before: Curve, after: Curve) -> Curve:
     """A curve and what was measured later from its end on, as one.
 
     samples   1   4  16  64                what was known
-                         64 128 256        what was measured now: 64 says by how much the device is slower or quicker than then
+              1          64 128 256        what was measured now: 64 says by how much the device is slower or quicker than then
 
-    Where it is far from what it was then, something was in the way of one of the two, and what was known stays as it is. Nothing
-    new makes the newer one, which is empty.
+    Where it is far from what it was then, something was in the way of one of the two, and what was known stays as it is. So does
+    all of it where nothing further was measured.
     """
-    if not after.batch_sizes:
-        return after
-    begin = after.batch_sizes[0]
-    kept = [place for place, size in enumerate(before.batch_sizes) if size < begin]
+    if not after.batch_sizes or after.batch_sizes[-1] < before.batch_sizes[-1]:
+        return replace(before, asked=max(before.asked, after.asked), memory_bytes=after.memory_bytes)
+    old, new = _points(before), _points(after)
     pace = 1.0
-    if begin in before.batch_sizes:
-        place = before.batch_sizes.index(begin)
-        then = before.forward_seconds[place] + before.backward_seconds[place]
-        now = after.forward_seconds[0] + after.backward_seconds[0]
-        if then > 0 and 1 / FAR_APART < now / then < FAR_APART:
-            pace = now / then
+    for size in sorted(old.keys() & new.keys()):  # the largest counts
+        then, now = sum(old[size]), sum(new[size])
+        pace = now / then if then > 0 and 1 / FAR_APART < now / then < FAR_APART else 1.0
+    points = {size: (pace * forward, pace * backward) for size, (forward, backward) in old.items()} | new
+    sizes = tuple(sorted(points))
 
-    def joined(old: Sequence[T], new: Sequence[T]) -> tuple[T, ...]:
+    def joined(of_before: Sequence[T], of_after: Sequence[T]) -> tuple[T, ...]:
         """Of errors and peaks, which may be unknown."""
-        return (*(old[place] for place in kept), *new) if new and (old or not kept) else ()
+        if not (of_before and of_after):
+            return ()
+        by_size = dict(zip(before.batch_sizes, of_before, strict=True))
+        by_size |= dict(zip(after.batch_sizes, of_after, strict=True))
+        return tuple(by_size[size] for size in sizes)
 
+    # Parts of backwards are of about 16 samples, which lie in what was known.
+    parts = before if before.weights_part else after
     return replace(
         after,
-        batch_sizes=(*(before.batch_sizes[place] for place in kept), *after.batch_sizes),
-        forward_seconds=(*(pace * before.forward_seconds[place] for place in kept), *after.forward_seconds),
-        backward_seconds=(*(pace * before.backward_seconds[place] for place in kept), *after.backward_seconds),
+        batch_sizes=sizes,
+        forward_seconds=tuple(points[size][0] for size in sizes),
+        backward_seconds=tuple(points[size][1] for size in sizes),
         relative_errors=joined(before.relative_errors, after.relative_errors),
         peak_bytes=joined(before.peak_bytes, after.peak_bytes),
-        # At about 16 samples, which lie in what was known.
-        rest_part=before.rest_part,
-        weights_part=before.weights_part,
+        rest_part=parts.rest_part,
+        weights_part=parts.weights_part,
     )
+
+
+def _points(curve: Curve) -> dict[int, tuple[float, float]]:
+    """Seconds of a forward and a backward, by samples."""
+    seconds = zip(curve.forward_seconds, curve.backward_seconds, strict=True)
+    return dict(zip(curve.batch_sizes, seconds, strict=True))
 
 
 def without_losses(measured: Profiles, *, known: Profiles) -> Profiles:

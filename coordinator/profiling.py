@@ -67,9 +67,12 @@ class LayerWork:
     begun: Mapping[str, Curve] = field(default_factory=dict)
 
     def sizes_of(self, part: TimedPart) -> tuple[int, ...]:
-        """With which a part is timed."""
+        """With which a part is timed. The smallest is always among them: by its memory larger ones are judged."""
         before = self.begun.get(part.signature)
-        return tuple(size for size in part.batch_sizes if before is None or size >= before.batch_sizes[-1])
+        if before is None:
+            return part.batch_sizes
+        least = part.batch_sizes[0]
+        return tuple(size for size in part.batch_sizes if size == least or size >= before.batch_sizes[-1])
 
 
 @dataclass(frozen=True)

@@ -268,16 +268,20 @@ def _pairs(fields: Fields, key: str) -> tuple[tuple[int, int], ...]:
 
 def _network_from_json(fields: Fields, device_count: int) -> Network:
     key = "bandwidth_bytes_per_second"
+    has_pairs = isinstance(fields.values.get("latency_seconds"), list)
+    latency = 0.0 if has_pairs else fields.number("latency_seconds", minimum=0, default=0.0)
     try:
         if isinstance(fields.values.get(key), list):
             rows = fields.number_lists(key, minimum=0)
         else:
             rows = ((fields.number(key, minimum=0),) * device_count,) * device_count
-        if isinstance(fields.values.get("latency_seconds"), list):
-            return Network.of_pairs(fields.number_lists("latency_seconds", minimum=0), rows)
-        return Network(fields.number("latency_seconds", minimum=0, default=0.0), rows)
+        network = Network(latency, rows)
+        if has_pairs:
+            key = "latency_seconds"
+            network = Network.of_pairs(fields.number_lists(key, minimum=0), rows)
     except ValueError as error:
         raise fields.error(f"{key}: {error}") from None
+    return network
 
 
 def _training_from_json(fields: Fields) -> TrainingSettings:

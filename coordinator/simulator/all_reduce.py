@@ -4,10 +4,16 @@
     replica b   F B B B B B B B B B|   |                |
                  '- statistics ->  ^ bucket 0 done at both, and b's last backward goes on
 
-Each chunk goes to its owner and comes back as a sum (edgeswarm/chunk_owners.py). Here a buffer is one transfer out of each
-replica's card and one into it, of all its frames' bytes, and the latencies of the two steps are added behind it, while the next
-bucket's bytes go. It ends no earlier than its steps one after another: first the owners wait for the slowest of them to have all
-chunks, then the others for all sums. Two replicas exchange the bucket, in one step.
+Each chunk goes to its owner and comes back as a sum (edgeswarm/chunk_owners.py), in two steps: first all owners wait for all
+their chunks, then everybody for all sums. A step is one transfer out of each replica's card and one into it, of all its frames'
+bytes. Two buckets that are under way at once share the cards in the first step, and then in the second, so that cards which could
+carry both ways are busy one way for much of the time:
+
+    into an owner    | chunks of 0 and 1 |                     | chunks of 2 |
+    out of it                            |   sums of 0 and 1   |             | sums of 2 |
+
+Two replicas exchange the bucket, in one step. Many buckets that are taken for one buffer do both steps at once here, for some are
+in the first and some in the second; such a buffer ends no earlier than its steps one after another.
 """
 
 from __future__ import annotations
@@ -37,12 +43,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class _Buffer:
-    """One buffer, or several of the worker's: count. size: bytes of one. shares: what each member does with it."""
+    """One buffer, or several of the worker's: count. size: bytes of one. shares: what each member does with it. steps: one after
+    another, what each member sends and takes in it, in parts of the buffer.
+    """
 
     size: float
     count: int
     owners: int
     shares: tuple[Traffic, ...]
+    steps: tuple[tuple[tuple[float, float], ...], ...]
 
 
 class GroupAllReduce:
@@ -90,7 +99,13 @@ class GroupAllReduce:
         members = len(self._members)
         owners = len(owners_of_buffer(self._owners, size / count))
         shares = tuple(traffic(members, owners, is_owner=place < owners) for place in range(members))
-        return _Buffer(size / count, count, owners, shares)
+        if members == 2 or count > 1 or not size:
+            steps: tuple[tuple[tuple[float, float], ...], ...] = (tuple((share.sent, share.sent) for share in shares),)
+        else:
+            of_chunks, of_sums = (owners - 1) / owners, (members - 1) / owners
+            to_owners = tuple((of_chunks, of_sums) if place < owners else (1.0, 0.0) for place in range(members))
+            steps = (to_owners, tuple((taken, sent) for sent, taken in to_owners))
+        return _Buffer(size / count, count, owners, shares, steps)
 
     @property
     def buffers(self) -> int:
@@ -112,7 +127,6 @@ class GroupAllReduce:
         ):
             number = self._begun
             self._begun += 1
-            self._missing[number] = 2 * size
             buffer = self._buffers[number]
             handled = 0.0
             for position, (member, share) in enumerate(zip(self._members, buffer.shares, strict=True)):
@@ -121,15 +135,30 @@ class GroupAllReduce:
                     share.frames + share.waits
                 ) * member.overheads.frame_seconds + 2 * sent * member.overheads.byte_seconds
                 handled = max(handled, self._handled(position, buffer.count * each))
-            # Of several buckets in one buffer two are under way at a time.
-            in_turn = self._queue.now + self._in_turn(buffer) * max(1.0, buffer.count / REDUCED_AT_ONCE)
-            for member, share in zip(self._members, buffer.shares, strict=True):
-                sent = buffer.size * share.sent
-                label = ("all-reduce", self._stage, number)
-                for stream in (member.outward, member.inward):
-                    arrival = (number, self._latencies(stream, sent, buffer.count), max(handled, in_turn))
-                    transfer = Transfer(sent * buffer.count, self._arrived, arrival, urgent=False, label=label)
-                    self._network.send(stream, transfer)
+            if len(buffer.steps) == 1:
+                # Of several buckets in one buffer two are under way at a time.
+                in_turn = self._queue.now + self._in_turn(buffer) * max(1.0, buffer.count / REDUCED_AT_ONCE)
+                handled = max(handled, in_turn)
+            self._take_step((number, 0, handled))
+
+    def _take_step(self, begun: tuple[int, int, float]) -> None:
+        """begun: which buffer, its step, and when the processors will be done with all of it."""
+        number, step, handled = begun
+        buffer = self._buffers[number]
+        flows = [
+            (stream, buffer.size * part)
+            for member, parts in zip(self._members, buffer.steps[step], strict=True)
+            for stream, part in zip((member.outward, member.inward), parts, strict=True)
+            if part
+        ]
+        self._missing[number] = len(flows)
+        is_whole = len(buffer.steps) == 1
+        for stream, size in flows:
+            behind = self._latencies(stream, size, buffer.count) if is_whole else 0.0
+            arrival = (number, step, behind, handled)
+            label = ("all-reduce", self._stage, number)
+            transfer = Transfer(size * buffer.count, self._arrived, arrival, urgent=False, label=label)
+            self._network.send(stream, transfer)
 
     def _in_turn(self, buffer: _Buffer) -> float:
         """Seconds of one buffer alone: to the owners, and from them. A frame's handling at both ends is in the latency.
@@ -155,10 +184,16 @@ class GroupAllReduce:
         latencies = self._steps * self._latency
         return latencies - stream.latency + (count - 1) * max(0.0, (latencies - sent / stream.bandwidth) / 2)
 
-    def _arrived(self, arrival: tuple[int, float, float]) -> None:
-        buffer, extra_seconds, handled = arrival
-        self._missing[buffer] -= 1
-        if self._missing[buffer] == 0:
+    def _arrived(self, arrival: tuple[int, int, float, float]) -> None:
+        number, step, extra_seconds, handled = arrival
+        self._missing[number] -= 1
+        if self._missing[number]:
+            return
+        buffer = self._buffers[number]
+        if step + 1 < len(buffer.steps):
+            adding = max(member.overheads.frame_seconds for member in self._members[: buffer.owners])
+            self._queue.at(self._queue.now + adding, self._take_step, (number, step + 1, handled))
+        else:
             self._queue.at(max(self._queue.now + extra_seconds, handled), self._over, None)
 
     def _over(self, _: None) -> None:

@@ -102,7 +102,11 @@ class StageModule:
                 held = self.buffers if spec.kind == "buffer" else self.constants
                 held[spec.name] = tensor.detach()
         self._statistics: list[BatchStatistics] = []
-        waiting = waiting_nodes(stage_graph.nodes, kept={value.name for value in stage_graph.outputs})
+        waiting = [
+            node
+            for node in waiting_nodes(stage_graph.nodes, kept={value.name for value in stage_graph.outputs})
+            if any(self.parameters[name].requires_grad for name in node.tensors if name in self.parameters)
+        ]
         self.waiting_parameters = frozenset(name for node in waiting for name in node.tensors)
         self._programs = _compile(
             stage_graph,

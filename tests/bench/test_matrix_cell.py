@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,20 @@ def test_what_devices_do_alone_is_taken_from_another_rate_of_the_same_machine(tm
     assert measurement.alone_of_another_rate() == {"0.6": {"samples_per_second": 300.0}}
     boot.write_text("second\n")
     assert CellMeasurement(CELL, tmp_path, effort=EFFORT).alone_of_another_rate() is None
+
+
+@pytest.mark.parametrize(("minutes", "has_run", "stays"), [(50, False, True), (70, False, False), (70, True, True)])
+def test_plans_of_hours_ago_are_made_anew_unless_they_have_been_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int, has_run: bool, stays: bool
+) -> None:
+    when = time.strftime(matrix_cell.WHEN, time.localtime(time.time() - 60 * minutes))
+    keep(tmp_path, when=when, profilings=[{"instance": {}}])
+    measurement = CellMeasurement(CELL, tmp_path, effort=EFFORT)
+    measurement.document["runs"] = [{"repeat": 0, "method": "DDP"}] if has_run else []
+    measurement._forget_old_plans()
+    kept = json.loads((tmp_path / f"{CELL.name}.json").read_text())
+    assert ("plans" in kept, bool(kept["profilings"])) == (stays, stays)
+    assert "peers" in kept
 
 
 class OnNoBed:

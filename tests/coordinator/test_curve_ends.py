@@ -48,14 +48,17 @@ def test_a_curve_goes_on_where_it_ended_at_the_pace_of_then(now: float, pace: fl
     before = replace(
         curve((1, 0.04), (4, 0.1), (8, 0.24), asked=8), peak_bytes=(1, 4, 8), rest_part=0.6, weights_part=0.5
     )
-    after = replace(curve((8, now), (16, 2 * now), asked=16), peak_bytes=(9, 16))
+    after = replace(curve((1, 0.07), (8, now), (16, 2 * now), asked=16), peak_bytes=(2, 9, 16))
     joined = continued(before, after)
     assert joined.batch_sizes == (1, 4, 8, 16)
-    assert joined.forward_seconds == pytest.approx((0.02 * pace, 0.05 * pace, now / 2, now))
-    assert joined.peak_bytes == (1, 4, 9, 16)
+    assert joined.forward_seconds == pytest.approx((0.035, 0.05 * pace, now / 2, now))
+    assert joined.peak_bytes == (2, 4, 9, 16)
     assert joined.relative_errors == ()
     assert (joined.asked, joined.rest_part, joined.weights_part) == (16, 0.6, 0.5)
-    assert continued(before, curve(asked=16)) == curve(asked=16)
+    for nothing_further in (curve(asked=16), curve((1, 0.07), asked=16)):
+        assert continued(before, nothing_further) == replace(before, asked=16)
+    without_parts = replace(before, rest_part=1.0, weights_part=0.0)
+    assert continued(without_parts, replace(after, rest_part=0.7, weights_part=0.4)).weights_part == 0.4
 
 
 def test_a_second_measurement_that_got_less_far_takes_nothing_away() -> None:

@@ -109,7 +109,7 @@ def test_a_larger_batch_goes_on_where_a_curve_ends() -> None:
     found = measured("nano")
     (work,) = missing_parts(found, [NANO_1], parts=larger, dtype="float32")
     layers = [part for part in larger.values() if not part.is_check]
-    assert [work.sizes_of(part) for part in layers] == [(8, 16, 32)] * 3
+    assert [work.sizes_of(part) for part in layers] == [(1, 8, 16, 32)] * 3
     assert all(work.sizes_of(part) == part.batch_sizes for part in larger.values() if part.is_check)
     # Of one that ended for want of memory there is nothing to go on from.
     found.curves["nano", "float32", "stem"] = Curve((), (), (), asked=8)

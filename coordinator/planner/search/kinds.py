@@ -12,6 +12,8 @@ from collections.abc import Hashable, Sequence
 
 from edgeswarm.profile import PlanningInstance
 
+Link = tuple[float, float]  # bytes per second, and seconds one way
+
 
 def interchangeable_kinds(instance: PlanningInstance) -> list[int]:
     """The kind of every device, numbered from 0 in an order that does not depend on the list's.
@@ -19,7 +21,8 @@ def interchangeable_kinds(instance: PlanningInstance) -> list[int]:
     All pairs of one kind, and all pairs of two given kinds, have the same link.
     """
     colours = _ranks([_own_signature(instance, place) for place in range(len(instance.devices))])
-    links = [[float(value) for value in row] for row in instance.network.matrix]
+    network, places = instance.network, range(len(instance.devices))
+    links = [[(float(network.matrix[a, b]), network.latency(a, b) if a != b else 0.0) for b in places] for a in places]
     while True:
         colours = _refine(colours, links)
         odd = _irregular(colours, links)
@@ -53,7 +56,7 @@ def _ranks(keys: Sequence[Hashable]) -> list[int]:
     return [order[key] for key in keys]
 
 
-def _refine(colours: list[int], links: list[list[float]]) -> list[int]:
+def _refine(colours: list[int], links: list[list[Link]]) -> list[int]:
     """Split kinds whose devices have other links to some kind, until none is split."""
     places = range(len(colours))
     while True:
@@ -67,11 +70,11 @@ def _refine(colours: list[int], links: list[list[float]]) -> list[int]:
         colours = finer
 
 
-def _irregular(colours: list[int], links: list[list[float]]) -> int | None:
+def _irregular(colours: list[int], links: list[list[Link]]) -> int | None:
     """Of the kinds some of whose pairs differ in their links the one of most devices, and of these the first, in whatever order
     the devices are; None where each two kinds have one link.
     """
-    seen: dict[tuple[int, int], float] = {}
+    seen: dict[tuple[int, int], Link] = {}
     found: set[int] = set()
     for a, row in enumerate(links):
         for b, value in enumerate(row):

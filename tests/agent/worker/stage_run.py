@@ -149,6 +149,7 @@ class StageRun:
                 part=part,
                 requests=feed_requests(routes, self.order, self.first_round, self.rounds),
                 where=end.name,
+                changed=end.mailbox.look_again,
             )
             self.feeds.append(feed)
         compute = StageCompute(
