@@ -13,6 +13,7 @@ from edgeswarm.profile import PlanningInstance
 from .assemble import assemble_plan
 from .asteroid import FoundPipeline, memory_order, search
 from .baselines import longest_pipeline, single
+from .beyond_measured import most_beyond
 from .comparison.dapple import dapple, dapple_shortage
 from .comparison.eddl import data_parallel
 from .comparison.exhaustive import exhaustive
@@ -112,14 +113,15 @@ def _edgeswarm(instance: PlanningInstance, sizes: tuple[int, ...]) -> Plan | Non
             # They fit by what simulated rounds hold; the search goes by a formula, which may ask for more.
             found = replace(min(seeds, key=predicted_seconds), planner="edgeswarm")
     in_passes = plan_in_passes(instance) if micro_batch is None else None
-    return in_passes if _is_faster(in_passes, found) else found
+    return in_passes if _is_faster(instance, in_passes, found) else found
 
 
-def _is_faster(plan: Plan | None, other: Plan | None) -> bool:
-    """By what is predicted; any plan is faster than none."""
+def _is_faster(instance: PlanningInstance, plan: Plan | None, other: Plan | None) -> bool:
+    """By what is predicted, and expected where nobody measured so many samples at once; any plan is faster than none."""
     if plan is None or other is None:
         return plan is not None
-    return predicted_seconds(plan) < predicted_seconds(other)
+    likely, others = (predicted_seconds(each) * most_beyond(instance, each) for each in (plan, other))
+    return likely < others
 
 
 PLANNERS: dict[str, Planner] = {

@@ -5,8 +5,9 @@
     passes           nx    | 440 | 440 |
                      nano  |    120    |        the same samples, gradients added up likewise
 
-A pass is as large as suits the device's curve and its memory. Where the whole model is on every device nothing is lost by it:
-nobody waits for a micro-batch of another stage.
+A pass is as large as suits the device's curve and its memory, and no larger than was measured where that costs next to nothing
+(../beyond_measured.py). Where the whole model is on every device nothing is lost by it: nobody waits for a micro-batch of another
+stage.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from edgeswarm.profile import PlanningInstance
 
 from ...simulator.simulate import round_seconds
 from ..assemble import finished_plan
+from ..beyond_measured import slower_beyond
 from ..chunk_owners import handling_seconds
 from ..connection_memory import connection_bytes
 from ..cost_model import fits_memory
@@ -196,7 +198,8 @@ class PassSharing:
         action = problem.profiles[kind].overheads.action_seconds
         run = passing_of_runs(problem.instance, np.array([0]), np.array([last]))
         share = np.arange(problem.mini_batch + 1)
-        rows = []
+        expected = slower_beyond(problem.profiles[kind], share, first_layer=0, end_layer=last)
+        rows, likely = [], []
         for passes in range(1, MOST_PASSES + 1):
             size, over = np.divmod(share, passes)
             at_once = size + (over > 0)
@@ -205,8 +208,9 @@ class PassSharing:
             saved = (problem.saved_bytes[-1] - problem.saved_bytes_from[0]) * at_once
             fits = run.bytes_of(share, at_once) + saved + kernels <= free
             rows.append(np.where(fits & (size >= problem.least_batch), seconds, np.inf))
-        table = np.array(rows)
-        chosen: IntArray = np.argmax(table <= table.min(axis=0) * (1 + _ALIKE), axis=0)
+            likely.append(rows[-1] * expected[at_once])
+        table, by_likely = np.array(rows), np.array(likely)
+        chosen: IntArray = np.argmax(by_likely <= by_likely.min(axis=0) * (1 + _ALIKE), axis=0)
         return PassTable(np.take_along_axis(table, chosen[np.newaxis], axis=0)[0], chosen + 1)
 
     def _beside(self) -> list[float]:
