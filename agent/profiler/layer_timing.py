@@ -1,8 +1,8 @@
 """Times one layer's forward and backward at a few batch sizes, as far as memory and patience go.
 
     warm-up | forward backward | forward backward | ...   medians of each
-              \\_ 3 pairs at least, 20 ms of the processor at least; two where a pair takes long, _/
-                 and of a second look; some more where they took new memory
+              \\_ 3 pairs at least, 20 ms of the processor at least; two where a pair takes long; _/
+                 of a second look one less; some more where they took new memory
 
 Which batch sizes is decided as the curve shows (batch_choice.py); where the processor stalls, CPU seconds count (repeats.py).
 Beside each pair stands how quick the processor was about it (reference_work.py).
@@ -31,11 +31,10 @@ from .reference_work import Pace, Paces, steady
 from .repeats import Stretch, settled, typical, wants_more
 from .weights_apart import Apart, measure_apart, size_for_apart
 
-LEAST_REPEATS = 3
+LEAST_REPEATS, LEAST_STEADY_REPEATS = 3, 2
 MOST_REPEATS = 100
 SHORTEST_TOTAL_SECONDS = 0.02  # of the processor
 STEADY_SECONDS = 0.03  # of the processor for one pair: so long that few measurements after the warm-up say it
-LEAST_STEADY_REPEATS = 2  # where it takes so long, and of a second look
 SAME_PACE_SECONDS = 0.01  # of the processor, after which its pace is looked at again
 # A step up by more than this factor must leave so many times the room that is expected: small batches tell little of it.
 LONG_STEP, LONG_STEP_MARGIN = 4, 2
@@ -99,7 +98,7 @@ def time_layer(
     stretch: Stretch | None = None,
     paces: Paces | None = None,
     apart: bool = False,
-    least_repeats: int = LEAST_REPEATS,
+    is_second_look: bool = False,
 ) -> list[Timing]:
     """The layer's curve over a few of `batch_sizes` (ascending); shorter where the next size would take too much.
 
@@ -107,7 +106,7 @@ def time_layer(
     memory_budget: bytes that may be taken, the layer itself among them. slow_down: factor on every figure.
     stretch: of this device, over everything measured so far; the measurements are added to it. paces: likewise.
     check_halt: called between repeats; whatever it raises goes through. apart: looks at weights apart, too.
-    least_repeats: after the warm-up, for each batch size.
+    is_second_look: at what was timed before, which takes a repeat less.
     Raises: GRAPH_REFUSED where this torch can't build the layer; nothing where memory ends: the curve ends there. One that has no
     room for its gradients is empty, and isn't tried: a kernel that is out of memory raises nothing, but kills.
     """
@@ -132,7 +131,12 @@ def time_layer(
         while (batch_size := _affordable(timings, candidates, limits)) is not None:
             try:
                 timing = _time_batch(
-                    *(module, batch_size, least_repeats), stretch=stretch, paces=paces, check_halt=check_halt
+                    module,
+                    batch_size,
+                    stretch=stretch,
+                    paces=paces,
+                    check_halt=check_halt,
+                    is_second_look=is_second_look,
                 )
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
@@ -238,11 +242,11 @@ def _apart(
 def _time_batch(
     module: StageModule,
     batch_size: int,
-    least_repeats: int,
     *,
     stretch: Stretch,
     paces: Paces,
     check_halt: Callable[[], None],
+    is_second_look: bool,
 ) -> Timing:
     """The timing, not slowed down."""
     memory = _PeakMemory(module.device.type)
@@ -251,7 +255,7 @@ def _time_batch(
     pairs.measure()
     computed = 0.0
     is_long = pairs.done[0].cpu_seconds >= STEADY_SECONDS
-    least = LEAST_STEADY_REPEATS if is_long else least_repeats
+    least = (LEAST_STEADY_REPEATS if is_long else LEAST_REPEATS) - (1 if is_second_look else 0)
     while (
         len(pairs.done) < 1 + least
         or (computed < SHORTEST_TOTAL_SECONDS and len(pairs.done) <= MOST_REPEATS)

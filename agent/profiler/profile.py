@@ -20,7 +20,7 @@ from ..telemetry.hardware import cpu_burst_seconds
 from ..telemetry.memory import read_memory
 from ..worker.accelerator import held_bytes, made_ready
 from .held_memory import held_sample_bytes
-from .layer_timing import LEAST_REPEATS, LEAST_STEADY_REPEATS, Timing, time_layer
+from .layer_timing import Timing, time_layer
 from .reference_work import Paces, ReferenceWork, steady
 from .repeats import Stretch
 from .second_look import after_second_look, sizes_to_look_at
@@ -64,7 +64,7 @@ def run_profile(
         batch_sizes: Sequence[int],
         *,
         apart: bool = False,
-        least_repeats: int = LEAST_REPEATS,
+        is_second_look: bool = False,
     ) -> list[Timing]:
         check_halt()
         return time_layer(
@@ -78,7 +78,7 @@ def run_profile(
             stretch=stretch,
             paces=paces,
             apart=apart,
-            least_repeats=least_repeats,
+            is_second_look=is_second_look,
         )
 
     for layer in request.layers:
@@ -100,7 +100,8 @@ def run_profile(
     for layer in request.layers:
         first = first_looks[layer.signature]
         if first:
-            second = timed(layer, sizes_to_look_at(first), least_repeats=LEAST_STEADY_REPEATS)
+            sizes = sizes_to_look_at(first, largest_alone=layer.in_flight)
+            second = timed(layer, sizes, is_second_look=True)
             again = curve_of(layer.signature, after_second_look(first, second))
             again.held_sample_bytes = curves[layer.signature].held_sample_bytes
             curves[layer.signature] = again

@@ -21,9 +21,11 @@ from .layer_timing import Timing
 FAR_APART = 1.5
 
 
-def sizes_to_look_at(timings: Sequence[Timing]) -> list[int]:
-    """A middle batch and the largest of a curve, rising; less where it has less."""
+def sizes_to_look_at(timings: Sequence[Timing], *, largest_alone: bool = False) -> list[int]:
+    """A middle batch and the largest of a curve, rising; less where it has less, and of a stage, each pair of which is long."""
     sizes = sorted(timing.batch_size for timing in timings)
+    if largest_alone:
+        return sizes[-1:]
     return sorted({sizes[len(sizes) // 2], sizes[-1]}) if sizes else []
 
 

@@ -51,7 +51,9 @@ WITHOUT_BATCH_STATISTICS = tuple(name for name in ZOO if name not in WITH_BATCH_
 # Whose later stages need what others than the one before them have, or hold weights with them; and one with batch norms.
 STRAIGHT_IN_CI = ("gpt2", "unet", "mobilenet_v2")
 # The others have nothing over replicas that these have not.
-REPLICATED_ELSEWHERE = ("swin", "efficientnet_b1", "resnet_50", "frozen_backbone", "convnext", "lstm")
+REPLICATED_ELSEWHERE = (
+    "swin", "efficientnet_b1", "resnet_50", "frozen_backbone", "convnext", "lstm", "vit", "bert_small"
+)  # fmt: skip
 IMAGE_MODELS = (*WITH_BATCH_STATISTICS, "convnext", "unet", "frozen_backbone")
 
 

@@ -20,6 +20,8 @@ def test_a_middle_and_the_largest_size_are_looked_at() -> None:
     assert sizes_to_look_at(curve(1, 16, 256)) == [16, 256]
     assert sizes_to_look_at(curve(4)) == [4]
     assert sizes_to_look_at([]) == []
+    assert sizes_to_look_at(curve(1, 16, 64), largest_alone=True) == [64]
+    assert sizes_to_look_at([], largest_alone=True) == []
 
 
 def test_both_looks_count() -> None:

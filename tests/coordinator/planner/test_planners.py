@@ -47,7 +47,7 @@ def plan_or_error(instance: PlanningInstance, planner: str) -> tuple[Plan | None
 
 
 @pytest.mark.thorough
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(instance=whole_instances(), chance=st.randoms())
 def test_the_order_of_the_list_changes_no_whole_plan(instance: PlanningInstance, chance: random.Random) -> None:
     names = list(instance.device_names)
@@ -60,7 +60,7 @@ def test_the_order_of_the_list_changes_no_whole_plan(instance: PlanningInstance,
 
 
 @pytest.mark.thorough
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(instance=whole_instances())
 def test_more_memory_or_faster_links_make_no_whole_plan_slower(instance: PlanningInstance) -> None:
     """Of samples at hand. Where they are served, a search with more memory has ended 20 % slower than without."""
@@ -136,7 +136,7 @@ def test_where_a_baseline_fits_asteroid_fits(instance: PlanningInstance) -> None
 
 
 @pytest.mark.thorough
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(instance=whole_instances())
 def test_nobody_is_faster_than_the_exhaustive_search(instance: PlanningInstance) -> None:
     plans = {name: plan for name in PLANNERS if (plan := plan_or_error(instance, name)[0]) is not None}

@@ -17,8 +17,8 @@ from tests.zoo import ZOO
 from .exactness import as_written, build, logits_of
 from .pipeline import Pipeline, all_tensors, bounds
 
-# The one that takes as long as all others together is in `make soak`, and one that is like another.
-IN_SOAK = ("swin", "efficientnet_b1")
+# Those that take as long as all others together are in `make soak`, and one that is like another.
+IN_SOAK = ("swin", "efficientnet_b1", "mobilenet_v2")
 
 
 @pytest.mark.thorough
