@@ -2,7 +2,7 @@
 
     warm-up | forward backward | forward backward | ...   medians of each
               \\_ 3 pairs at least, 20 ms of the processor at least; two where a pair takes long; _/
-                 of a second look one less; some more where they took new memory
+                 of a second look one less, and half the time; some more where they took new memory
 
 Which batch sizes is decided as the curve shows (batch_choice.py); where the processor stalls, CPU seconds count (repeats.py).
 Beside each pair stands how quick the processor was about it (reference_work.py).
@@ -106,7 +106,7 @@ def time_layer(
     memory_budget: bytes that may be taken, the layer itself among them. slow_down: factor on every figure.
     stretch: of this device, over everything measured so far; the measurements are added to it. paces: likewise.
     check_halt: called between repeats; whatever it raises goes through. apart: looks at weights apart, too.
-    is_second_look: at what was timed before, which takes a repeat less.
+    is_second_look: at what was timed before, which takes less.
     Raises: GRAPH_REFUSED where this torch can't build the layer; nothing where memory ends: the curve ends there. One that has no
     room for its gradients is empty, and isn't tried: a kernel that is out of memory raises nothing, but kills.
     """
@@ -256,9 +256,10 @@ def _time_batch(
     computed = 0.0
     is_long = pairs.done[0].cpu_seconds >= STEADY_SECONDS
     least = (LEAST_STEADY_REPEATS if is_long else LEAST_REPEATS) - (1 if is_second_look else 0)
+    shortest = SHORTEST_TOTAL_SECONDS / (2 if is_second_look else 1)
     while (
         len(pairs.done) < 1 + least
-        or (computed < SHORTEST_TOTAL_SECONDS and len(pairs.done) <= MOST_REPEATS)
+        or (computed < shortest and len(pairs.done) <= MOST_REPEATS)
         or wants_more([pair.page_faults for pair in pairs.done[1:]], least=least)
     ):
         check_halt()

@@ -23,7 +23,7 @@ from .held_memory import held_sample_bytes
 from .layer_timing import Timing, time_layer
 from .reference_work import Paces, ReferenceWork, steady
 from .repeats import Stretch
-from .second_look import after_second_look, sizes_to_look_at
+from .second_look import after_second_look, sizes_to_look_at, takes_little
 from .update_cost import measure_updates
 from .wire_cost import WireCost
 
@@ -97,9 +97,11 @@ def run_profile(
         first_looks[layer.signature] = timings
         # After the first: kernels of all layers at all batch sizes lie around in no worker that trains.
         base_bytes = base_bytes or held_bytes(accelerator) - reference_bytes
+    layers_alone = {layer.signature: first_looks[layer.signature] for layer in request.layers if not layer.in_flight}
+    little = takes_little(layers_alone)
     for layer in request.layers:
         first = first_looks[layer.signature]
-        if first:
+        if first and layer.signature not in little:
             sizes = sizes_to_look_at(first, largest_alone=layer.in_flight)
             second = timed(layer, sizes, is_second_look=True)
             again = curve_of(layer.signature, after_second_look(first, second))

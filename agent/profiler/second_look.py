@@ -6,7 +6,7 @@
 All sizes of a layer are timed within a moment. What the machine did then is in its whole curve, and in those of all layers like
 it; its repeats agree, and don't show it. A planner, which looks for what is cheap, would give such layers to other devices, or
 take them. So both looks count, by their geometric mean, at the sizes that were looked at again and about them; where they are far
-apart, the quicker one does, since what disturbs that much makes it longer.
+apart, the quicker one does, since what disturbs that much makes it longer. What takes next to nothing isn't looked at again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,18 @@ from .layer_timing import Timing
 
 # Times the quicker look.
 FAR_APART = 1.5
+# Of what all distinct layers take together, a sample each.
+LITTLE = 0.02
+
+
+def takes_little(curves: Mapping[str, Sequence[Timing]]) -> set[str]:
+    """Of layers by signature those that take next to nothing beside the others, by their largest batches, or have no curve."""
+    of_sample = {
+        mark: max(timings, key=lambda timing: timing.batch_size) for mark, timings in curves.items() if timings
+    }
+    seconds = {mark: timing.seconds / timing.batch_size for mark, timing in of_sample.items()}
+    least = LITTLE * sum(seconds.values())
+    return {mark for mark in curves if mark not in seconds or seconds[mark] < least}
 
 
 def sizes_to_look_at(timings: Sequence[Timing], *, largest_alone: bool = False) -> list[int]:

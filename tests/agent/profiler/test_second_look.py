@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeswarm_agent.profiler.layer_timing import Timing
-from edgeswarm_agent.profiler.second_look import after_second_look, sizes_to_look_at
+from edgeswarm_agent.profiler.second_look import after_second_look, sizes_to_look_at, takes_little
 
 
 def curve(*sizes: int, slower: float = 1.0) -> list[Timing]:
@@ -22,6 +22,13 @@ def test_a_middle_and_the_largest_size_are_looked_at() -> None:
     assert sizes_to_look_at([]) == []
     assert sizes_to_look_at(curve(1, 16, 64), largest_alone=True) == [64]
     assert sizes_to_look_at([], largest_alone=True) == []
+
+
+def test_what_takes_next_to_nothing_a_sample_is_not_looked_at_again() -> None:
+    curves = {"large": curve(1, 64), "half": curve(1, 16, slower=0.5), "tiny": curve(1, 256, slower=0.01), "none": []}
+    assert takes_little(curves) == {"tiny", "none"}
+    assert takes_little({"only": curve(4)}) == set()
+    assert takes_little({}) == set()
 
 
 def test_both_looks_count() -> None:
