@@ -1,8 +1,8 @@
 """How a group shares the samples of a micro-batch so that its slowest replica is as fast as can be.
 
-A replica's time for y samples is the longer of what it computes and what its card carries. Both rise with y, so the
-answer is found exactly: the smallest time t by which the replicas together can do all samples, each as many as fit
-into t and into its memory.
+A replica's time for y samples is the longest of what it computes, what its card carries, and what a data source takes to
+serve them. All of these rise with y, so the answer is found exactly: the smallest time t by which the replicas together can
+do all samples, each as many as fit into t and into its memory.
 
     samples done by t    device a  =====|          ====|
                          device b  ===|            ===|
@@ -45,6 +45,9 @@ class SampleSharing:
         self._both = forward + backward
         # [classes, layer_count + 1, mini_batch + 1]: of a run of layers all batch sizes side by side.
         self._by_size = np.ascontiguousarray(self._both.transpose(0, 2, 1))
+        source = problem.instance.data_source
+        # [devices]: seconds in which the data source serves one sample to a device.
+        self._served = None if source is None else problem.served_input_bytes / np.array(source.bandwidth)
 
     def stage(
         self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, in_flight: int
@@ -117,6 +120,8 @@ class SampleSharing:
             / min(problem.card_out[device], problem.card_in[device])
             for device in devices
         ])  # fmt: skip
+        if first == 0 and self._served is not None:
+            card = np.maximum(card, self._served[list(devices)])
         result: FloatArray = np.maximum(compute, card[:, np.newaxis] * np.arange(micro_batch + 1))
         return result
 
