@@ -27,8 +27,8 @@ from .prediction import with_prediction
 _SLOWER = 1.15
 # A round is longer where it is by more than rounding; one with something slower, by more than nobody would notice.
 _LONGER, _LONGER_WHERE_SLOWER = 1 + 1e-6, 1.002
-# What may be simulated, in micro-batches of a device: with 8000 a plan of 0.7 s took up to 0.4 more, and 3000 brought one K of all
-# that were seen from 28 to 27.
+# What may be simulated, in micro-batches of a device: with 8000 a plan of 0.7 s took up to 0.4 more, and 3000 brought one K
+# of all that were seen from 28 to 27.
 MOST_WORK = 2_000
 
 
