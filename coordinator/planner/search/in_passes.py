@@ -156,12 +156,8 @@ class PassSharing:
             times.append(np.maximum.accumulate(seconds) + np.where(np.arange(samples + 1) > 0, more, 0.0))
         if sum(largest) < samples:
             return None
-        source = self.problem.instance.data_source
-        served = [
-            0.0 if source is None else self.problem.served_input_bytes / source.bandwidth[device]
-            for device in self.devices
-        ]
-        whole = np.maximum(np.array(times), np.array(served)[:, np.newaxis] * np.arange(samples + 1))
+        served = self.problem.served_seconds[list(self.devices)]
+        whole = np.maximum(np.array(times), served[:, np.newaxis] * np.arange(samples + 1))
         return [int(share) for share in shares_by_time(whole, np.array(largest), samples)]
 
     def stage(self, shares: Sequence[int]) -> Stage:

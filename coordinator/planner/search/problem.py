@@ -102,6 +102,15 @@ class SearchProblem:
         return (False,) * self.device_count if source is None else source.on_its_machine
 
     @cached_property
+    def served_seconds(self) -> FloatArray:
+        """[devices]: in which the data source serves one sample to each; 0 where samples are at hand."""
+        source = self.instance.data_source
+        if source is None:
+            return np.zeros(self.device_count)
+        served: FloatArray = self.served_input_bytes / np.array(source.bandwidth)
+        return served
+
+    @cached_property
     def buckets_before(self) -> list[int]:
         """[layer_count + 1]: about how many buckets of gradients the layers before each cut make, for two replicas.
 

@@ -45,9 +45,6 @@ class SampleSharing:
         self._both = forward + backward
         # [classes, layer_count + 1, mini_batch + 1]: of a run of layers all batch sizes side by side.
         self._by_size = np.ascontiguousarray(self._both.transpose(0, 2, 1))
-        source = problem.instance.data_source
-        # [devices]: seconds in which the data source serves one sample to a device.
-        self._served = None if source is None else problem.served_input_bytes / np.array(source.bandwidth)
 
     def stage(
         self, first: int, end: int, devices: tuple[int, ...], micro_batch: int, in_flight: int
@@ -120,8 +117,8 @@ class SampleSharing:
             / min(problem.card_out[device], problem.card_in[device])
             for device in devices
         ])  # fmt: skip
-        if first == 0 and self._served is not None:
-            card = np.maximum(card, self._served[list(devices)])
+        if first == 0:
+            card = np.maximum(card, problem.served_seconds[list(devices)])
         result: FloatArray = np.maximum(compute, card[:, np.newaxis] * np.arange(micro_batch + 1))
         return result
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm.profile import PlanningInstance
+from edgeswarm.profile import DataSource, PlanningInstance
 from edgeswarm_coordinator.planner.search.problem import SearchProblem
 from edgeswarm_coordinator.planner.search.sample_shares import SampleSharing
 
@@ -35,6 +36,19 @@ def test_a_device_that_would_only_be_slower_gets_none() -> None:
     stage = SampleSharing(problem).stage(0, 4, (0, 1), 4, 1)
     assert stage is not None
     assert stage.devices == (0,)
+
+
+def test_who_is_served_slowly_gets_fewer_where_samples_come_in() -> None:
+    """A sample takes either of them 12 seconds; the data source takes 24 to serve one to a, on its own machine."""
+    source = DataSource((1.0, 1000.0), 1000.0, input_bytes=24, on_its_machine=(True, False))
+    problem = SearchProblem(replace(make_instance(slower=(1.0, 1.0)), data_source=source))
+    a, b = map(problem.instance.device_names.index, ("a", "b"))
+    sharing = SampleSharing(problem)
+    first, last = sharing.stage(0, 4, (a, b), 9, 1), sharing.stage(2, 4, (a, b), 8, 1)
+    assert first is not None
+    assert last is not None
+    assert first.shares == (3, 6)
+    assert last.shares == (4, 4)
 
 
 def test_fewer_are_held_where_memory_is_short() -> None:
