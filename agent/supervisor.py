@@ -56,8 +56,8 @@ ALLOCATOR_ENVIRONMENT = {
             "glibc.malloc.mxfast=0",
         )
     ),
-    # MKL's buffers for products of matrices go back to the heap behind each. Kept, they are up to 18 MiB of a worker's, and no
-    # part of what a layer is seen to take where one before it had them made (bench/allocator_peaks.py).
+    # MKL's buffers for products of matrices go back to the heap behind each. Kept, they are up to 20 MiB of a worker's, and no
+    # part of what a layer is seen to take where one before it had them made (bench/product_buffers.py).
     "MKL_DISABLE_FAST_MM": "1",
 }
 WORKER_ENVIRONMENT = {
