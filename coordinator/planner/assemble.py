@@ -20,6 +20,12 @@ def assemble_plan(instance: PlanningInstance, found: FoundPipeline, *, planner: 
 
     left_out: why a device that the search did not look at stays idle.
     """
+    plan = bare_plan(instance, found, planner=planner, left_out=left_out)
+    return None if plan is None else with_prediction(instance, with_backups(instance, plan))
+
+
+def bare_plan(instance: PlanningInstance, found: FoundPipeline, *, planner: str, left_out: str) -> Plan | None:
+    """The same without backup holders and prediction."""
     stages = tuple(
         Stage(
             stage.first_layer,
@@ -41,7 +47,7 @@ def assemble_plan(instance: PlanningInstance, found: FoundPipeline, *, planner: 
     )
     if plan.too_few_samples(mini_batch, instance.model.least_batches):
         return None
-    return with_prediction(instance, with_backups(instance, with_owners(instance, plan)))
+    return with_owners(instance, plan)
 
 
 def finished_plan(instance: PlanningInstance, plan: Plan, *, left_out: str) -> Plan:

@@ -57,19 +57,19 @@ class Card:
 
 
 class Stream:
-    """From one device to another; bandwidth: of the pair, in bytes per second. latency: in seconds.
+    """From one device to another; bandwidth: of the pair, in bytes per second. latency: in seconds. bit: of this stream alone.
 
     holder: whose urgent transfers its patient ones stand still for, and its own urgent ones are among: its egress, mostly.
     """
 
     __slots__ = (
         "bandwidth",
+        "bit",
         "current",
         "egress",
         "holder",
         "ingress",
         "latency",
-        "number",
         "patient",
         "rate",
         "receiver",
@@ -81,7 +81,7 @@ class Stream:
 
     def __init__(
         self,
-        number: int,
+        bit: int,
         sender: int,
         receiver: int,
         *,
@@ -91,7 +91,7 @@ class Stream:
         bandwidth: float,
         latency: float,
     ) -> None:
-        self.number = number
+        self.bit = bit
         self.sender = sender
         self.receiver = receiver
         self.egress = egress
@@ -115,6 +115,8 @@ class Network:
         self._log = log
         self._changed: list[Stream] = []
         self._count = 0
+        # By the streams that share cards, one bit each. Micro-batches are alike, and so the same ones meet again and again.
+        self._fair_rates: dict[int, list[tuple[Stream, float]]] = {}
         queue.between_moments = self._settle
 
     def connect(
@@ -133,7 +135,7 @@ class Network:
         self._count += 1
         bandwidth = min(bandwidth, egress.capacity, ingress.capacity)
         stream = Stream(
-            self._count,
+            1 << self._count,
             sender,
             receiver,
             egress=egress,
@@ -247,23 +249,27 @@ class Network:
                 stream.rate = stream.bandwidth
                 self._schedule(stream)
                 return
-        flows, cards = _sharing(changed)
-        if flows:
-            before = [flow.rate for flow in flows]
-            _share_fairly(flows, cards)
-            now = self._queue.now
-            for flow, rate in zip(flows, before, strict=True):
-                if flow.rate != rate:
-                    assert flow.current is not None
-                    flow.current.left -= rate * (now - flow.since)
-                    flow.since = now
-                    self._schedule(flow)
+        flows, cards, which = _sharing(changed)
+        if not flows:
+            return
+        rates = self._fair_rates.get(which)
+        if rates is None:
+            rates = self._fair_rates[which] = _fair_rates(flows, cards)
+        now = self._queue.now
+        for flow, rate in rates:
+            if flow.rate != rate:
+                assert flow.current is not None
+                flow.current.left -= flow.rate * (now - flow.since)
+                flow.since = now
+                flow.rate = rate
+                self._schedule(flow)
 
 
-def _sharing(changed: list[Stream]) -> tuple[list[Stream], list[Card]]:
-    """The streams under way that are connected with the changed ones by common cards, and these cards."""
-    flows: dict[int, Stream] = {}
+def _sharing(changed: list[Stream]) -> tuple[list[Stream], list[Card], int]:
+    """The streams under way that are connected with the changed ones by common cards, these cards, and a bit for each stream."""
+    flows: list[Stream] = []
     cards: list[Card] = []
+    which = 0
     for stream in changed:
         for card in (stream.egress, stream.ingress):
             if card.count == 0:
@@ -271,19 +277,21 @@ def _sharing(changed: list[Stream]) -> tuple[list[Stream], list[Card]]:
                 cards.append(card)
     for card in cards:  # grows meanwhile
         for flow in card.flows:
-            if flow.number not in flows:
-                flows[flow.number] = flow
+            if not which & flow.bit:
+                which |= flow.bit
+                flows.append(flow)
                 other = flow.ingress if card is flow.egress else flow.egress
                 if other.count == 0:
                     other.count = -1
                     cards.append(other)
     for card in cards:
         card.count = 0
-    return list(flows.values()), cards
+    return flows, cards, which
 
 
-def _share_fairly(flows: list[Stream], cards: list[Card]) -> None:
+def _fair_rates(flows: list[Stream], cards: list[Card]) -> list[tuple[Stream, float]]:
     """Max-min fair rates: raise all together until one is held by a card or its pair, fix that one, raise the rest."""
+    rates: list[tuple[Stream, float]] = []
     for card in cards:
         card.left = card.capacity
         card.count = len(card.flows)
@@ -303,9 +311,10 @@ def _share_fairly(flows: list[Stream], cards: list[Card]) -> None:
             fixed = [flow for flow in waiting if flow.egress is tightest or flow.ingress is tightest]
             waiting = [flow for flow in waiting if flow.egress is not tightest and flow.ingress is not tightest]
         for flow in fixed:
-            flow.rate = level
+            rates.append((flow, level))
             for card in (flow.egress, flow.ingress):
                 card.left -= level
                 card.count -= 1
     for card in cards:
         card.count = 0
+    return rates

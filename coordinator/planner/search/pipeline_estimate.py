@@ -103,32 +103,30 @@ class PipelineEstimator:
 
     def _figures(self, candidate: Candidate) -> list[tuple[float, ...]]:
         """Of each stage, as PipelineBatch has them: K, behind, and of each pair of times a full micro-batch and the last."""
-        rest = self.problem.mini_batch % candidate.micro_batch
-        stages = candidate.stages
-        if rest:
-            before = candidate.micro_batches(self.problem.mini_batch) - 1
-            return [self._with_rest(stages, place, rest=rest, before=before) for place in range(len(stages))]
         found = []
-        for stage, receiver in zip(stages, (*stages[1:], None), strict=True):
+        for stage, receiver in zip(candidate.stages, (*candidate.stages[1:], None), strict=True):
+            # Its shares are those of a full micro-batch, which says how many there are, and what is left for the last one.
             key = (stage, receiver)
-            if key not in self._rows:
-                figures, link = self._stage_figures(stage), self._link_figures(stage, receiver)
-                self._rows[key] = _row(stage, figures, (figures.forward, figures.backward), (link, link))
-            found.append(self._rows[key])
+            row = self._rows.get(key)
+            if row is None:
+                row = self._rows[key] = self._work_out_row(stage, receiver, micro_batch=candidate.micro_batch)
+            found.append(row)
         return found
 
-    def _with_rest(
-        self, stages: tuple[CandidateStage, ...], place: int, *, rest: int, before: int
+    def _work_out_row(
+        self, stage: CandidateStage, receiver: CandidateStage | None, *, micro_batch: int
     ) -> tuple[float, ...]:
-        """Of one stage, where the round's last micro-batch has `rest` samples, behind so many full ones."""
-        stage, receiver = stages[place], stages[place + 1] if place + 1 < len(stages) else None
-        figures = self._stage_figures(stage)
+        before, rest = divmod(self.problem.mini_batch, micro_batch)
+        figures, link = self._stage_figures(stage), self._link_figures(stage, receiver)
+        if not rest:
+            return _row(stage, figures, (figures.forward, figures.backward), (link, link))
         end = stage._replace(shares=self._shares_of_last(stage, rest))
-        ahead = before if len(stages) == 1 else min(before, stage.in_flight)
-        links = self._link_figures(stage, receiver), _NO_LINK
+        is_whole = stage.end - stage.first == self.problem.layer_count
+        ahead = before if is_whole else min(before, stage.in_flight)
+        link_of_last = _NO_LINK
         if receiver is not None:
-            links = links[0], self._link_figures(end, receiver._replace(shares=self._shares_of_last(receiver, rest)))
-        return _row(stage, figures, self._last_seconds(stage, end.shares, ahead), links)
+            link_of_last = self._link_figures(end, receiver._replace(shares=self._shares_of_last(receiver, rest)))
+        return _row(stage, figures, self._last_seconds(stage, end.shares, ahead), (link, link_of_last))
 
     def _shares_of_last(self, stage: CandidateStage, rest: int) -> tuple[int, ...]:
         """What each replica has of the round's last micro-batch of `rest` samples; some may have nothing."""

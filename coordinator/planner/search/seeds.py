@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 
-from ..assemble import assemble_plan
+from ..assemble import bare_plan
 from ..asteroid import search
 from ..planning_work import runs_of_groups
 
@@ -17,7 +17,10 @@ _MOST_SIZES = 3
 
 
 def seed_plans(instance: PlanningInstance, sizes: Sequence[int]) -> list[Plan]:
-    """Asteroid's plans at a few sizes, where it has one. Those of one stage and of one device the search makes anyway."""
+    """Asteroid's plans at a few sizes, where it has one, without predictions.
+
+    Those of one stage and of one device the search makes anyway.
+    """
     if runs_of_groups(instance) > _MOST_WORK:
         return []
     step = max(1, len(sizes) // _MOST_SIZES)
@@ -26,7 +29,7 @@ def seed_plans(instance: PlanningInstance, sizes: Sequence[int]) -> list[Plan]:
         found = search(instance, micro_batch=size)
         if found is None:
             continue
-        plan = assemble_plan(instance, found, planner="asteroid", left_out="not used by this planner")
+        plan = bare_plan(instance, found, planner="asteroid", left_out="not used by this planner")
         if plan is not None:
             plans.append(plan)
     return plans
