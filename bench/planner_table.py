@@ -5,9 +5,9 @@
     python -m bench.planner_table --instance NAME    one instance; may be repeated
 
 The folder (--data) holds planning instances as `edgeswarm plan --instance` takes them, one JSON file each. Planning seconds
-are those of the process's processor time, on one core; edgeswarm's are the median of --repeats plannings, all instances once and
-then all once more, since a machine's pace changes from one minute to the next. HetPipe's column is simulated alone: no runtime
-here trains that way, with weights that are a wave old, so that it isn't counted among the fastest.
+are those of the process's processor time, on one core, at the machine's best pace in the whole run (bench/planning_pace.py);
+edgeswarm's are the median of --repeats plannings, all instances once and then all once more. HetPipe's column is simulated
+alone: no runtime here trains that way, with weights that are a wave old, so that it isn't counted among the fastest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import math
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import TypeVar
 
 from bench.measuring import Report, arguments, say
 from bench.pages import PLANNERS_PAGE, markdown_table, write_into
+from bench.planning_pace import timed
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
@@ -45,6 +45,7 @@ Found = TypeVar("Found")
 class Cell:
     """One planner on one instance. seconds: of a round, None where no plan fits memory; devices, stages: that it uses.
 
+    planning_seconds: as measured. reference_seconds: of the piece of work that tells the machine's pace, then.
     micro_batch: 0 where there are several. workers: of HetPipe, each a pipeline; stages is then those of the longest.
     """
 
@@ -54,6 +55,7 @@ class Cell:
     stages: int = 0
     micro_batch: int = 0
     workers: int = 0
+    reference_seconds: float = 0.0
 
     @property
     def text(self) -> str:
@@ -67,31 +69,53 @@ def measure(instance: PlanningInstance, planner: str) -> Cell:
     """Plan, and simulate the plan."""
     if planner == HETPIPE:
         return _measure_hetpipe(instance)
-    plan, planning = _timed(lambda: make_plan(instance, planner))
+    plan, planning, reference = timed(lambda: _where_any_fits(lambda: make_plan(instance, planner)))
     if plan is None:
-        return Cell(None, planning)
+        return Cell(None, planning, reference_seconds=reference)
     seconds = round_seconds(instance, plan)
-    return Cell(seconds, planning, len(plan.devices), len(plan.stages), plan.micro_batch)
+    return Cell(seconds, planning, len(plan.devices), len(plan.stages), plan.micro_batch, reference_seconds=reference)
 
 
-def planned_again(cells: Mapping[str, dict[str, Cell]], again: Callable[[str], Cell], *, repeats: int) -> None:
-    """edgeswarm's planning seconds of each cell become the median of `repeats`, of which the cell has the first.
+def planned_again(
+    cells: Mapping[str, dict[str, Cell]], again: Callable[[str], Cell], *, repeats: int
+) -> dict[str, list[Cell]]:
+    """edgeswarm's cells of each instance, `repeats` of them, of which the first is there already.
 
     again: measures edgeswarm on the instance of that name once more.
     """
-    seconds = {name: [row[OURS].planning_seconds] for name, row in cells.items()}
+    ours = {name: [row[OURS]] for name, row in cells.items()}
     for _ in range(repeats - 1):
-        for name, taken in seconds.items():
-            taken.append(again(name).planning_seconds)
-    for name, taken in seconds.items():
-        cells[name][OURS] = replace(cells[name][OURS], planning_seconds=statistics.median(taken))
+        for name, measured in ours.items():
+            measured.append(again(name))
+    return ours
+
+
+def at_best_pace(cells: Mapping[str, dict[str, Cell]], ours: Mapping[str, Sequence[Cell]]) -> float:
+    """Planning seconds of all cells become those at the best pace of all that were measured; edgeswarm's the median of several.
+
+    ours: of `planned_again`; empty where edgeswarm didn't plan. Returns by how much the machine was slower, median.
+    """
+    measured = [cell for row in cells.values() for cell in row.values()]
+    measured += [cell for of_instance in ours.values() for cell in of_instance]
+    best = min(cell.reference_seconds for cell in measured)
+
+    def paced(cell: Cell) -> float:
+        return cell.planning_seconds * best / cell.reference_seconds
+
+    for name, row in cells.items():
+        for planner, cell in row.items():
+            seconds = [paced(each) for each in ours[name]] if planner == OURS and name in ours else [paced(cell)]
+            row[planner] = replace(cell, planning_seconds=statistics.median(seconds))
+    return statistics.median(cell.reference_seconds / best for cell in measured)
 
 
 def _measure_hetpipe(instance: PlanningInstance) -> Cell:
     """Its workers' pipelines are those of `pipeline`: one device for each stage, cut for their speeds."""
-    found, planning = _timed(lambda: best_hetpipe(instance, lambda part: make_plan(part, "pipeline")))
+    found, planning, reference = timed(
+        lambda: _where_any_fits(lambda: best_hetpipe(instance, lambda part: make_plan(part, "pipeline")))
+    )
     if found is None:
-        return Cell(None, planning)
+        return Cell(None, planning, reference_seconds=reference)
     plans = found.workers
     return Cell(
         found.round_seconds,
@@ -99,19 +123,18 @@ def _measure_hetpipe(instance: PlanningInstance) -> Cell:
         devices=sum(len(plan.devices) for plan in plans),
         stages=max(len(plan.stages) for plan in plans),
         workers=len(plans),
+        reference_seconds=reference,
     )
 
 
-def _timed(work: Callable[[], Found]) -> tuple[Found | None, float]:
-    """What it finds, None where nothing fits memory, and its seconds of processor time."""
-    begun = time.process_time()
+def _where_any_fits(work: Callable[[], Found]) -> Found | None:
+    """What it finds; None where nothing fits memory."""
     try:
-        found = work()
+        return work()
     except EdgeswarmError as error:
         if error.code is not ErrorCode.NO_PLAN_FITS:
             raise
-        return None, time.process_time() - begun
-    return found, time.process_time() - begun
+        return None
 
 
 def _fastest(row: Mapping[str, Cell]) -> float:
@@ -144,8 +167,8 @@ def make_report(
     """limits: by instance, seconds that edgeswarm's planner may take."""
     report = Report(
         "Seconds of a round by the simulator",
-        "In brackets: devices used, and seconds of processor time that planning took, on one core (edgeswarm's: the median of "
-        "--repeats). The best is marked *.",
+        "In brackets: devices used, and seconds of processor time that planning took, on one core, at the machine's best pace "
+        "(edgeswarm's: the median of --repeats). The best is marked *.",
         ("instance", *planners),
     )
     for name, row in cells.items():
@@ -201,11 +224,25 @@ def main() -> int:
         limits[name] = most_planning_seconds(instance)
         say(f"{name}: {instance.model.layer_count} layers, {len(instance.devices)} devices")
         cells[name] = {planner: measure(instance, planner) for planner in planners}
+    ours: dict[str, list[Cell]] = {}
     if OURS in planners:
-        planned_again(cells, lambda name: measure(read(name), OURS), repeats=options.repeats)
+        ours = planned_again(cells, lambda name: measure(read(name), OURS), repeats=options.repeats)
+    slowness = at_best_pace(cells, ours)
     if options.write:
         write_into(PLANNERS_PAGE, "table", markdown(cells, planners))
-    return make_report(cells, planners, limits=limits).show(as_json=options.json)
+    report = make_report(cells, planners, limits=limits)
+    report.remarks += [
+        f"the machine was slower than at its best by {slowness:.2f} (median)",
+        *_as_measured(ours, limits),
+    ]
+    return report.show(as_json=options.json)
+
+
+def _as_measured(ours: Mapping[str, Sequence[Cell]], limits: Mapping[str, float]) -> list[str]:
+    """What took longer than it may by the clock of the processor alone."""
+    medians = {name: statistics.median(cell.planning_seconds for cell in cells) for name, cells in ours.items()}
+    late = [f"{name} {seconds:.2f} s" for name, seconds in medians.items() if seconds > limits[name]]
+    return [f"as measured, planning took longer than it may: {', '.join(late)}"] if late else []
 
 
 if __name__ == "__main__":
