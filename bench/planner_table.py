@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from bench.measuring import Report, arguments, say
 from bench.pages import PLANNERS_PAGE, markdown_table, write_into
-from bench.planning_pace import timed
+from bench.planning_pace import slowness, timed
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
@@ -45,7 +45,7 @@ Found = TypeVar("Found")
 class Cell:
     """One planner on one instance. seconds: of a round, None where no plan fits memory; devices, stages: that it uses.
 
-    planning_seconds: as measured. reference_seconds: of the piece of work that tells the machine's pace, then.
+    planning_seconds: as measured. looks: seconds of the piece of work that tells the machine's pace, meanwhile.
     micro_batch: 0 where there are several. workers: of HetPipe, each a pipeline; stages is then those of the longest.
     """
 
@@ -55,7 +55,7 @@ class Cell:
     stages: int = 0
     micro_batch: int = 0
     workers: int = 0
-    reference_seconds: float = 0.0
+    looks: tuple[float, ...] = ()
 
     @property
     def text(self) -> str:
@@ -69,11 +69,11 @@ def measure(instance: PlanningInstance, planner: str) -> Cell:
     """Plan, and simulate the plan."""
     if planner == HETPIPE:
         return _measure_hetpipe(instance)
-    plan, planning, reference = timed(lambda: _where_any_fits(lambda: make_plan(instance, planner)))
+    plan, planning, looks = timed(lambda: _where_any_fits(lambda: make_plan(instance, planner)))
     if plan is None:
-        return Cell(None, planning, reference_seconds=reference)
+        return Cell(None, planning, looks=looks)
     seconds = round_seconds(instance, plan)
-    return Cell(seconds, planning, len(plan.devices), len(plan.stages), plan.micro_batch, reference_seconds=reference)
+    return Cell(seconds, planning, len(plan.devices), len(plan.stages), plan.micro_batch, looks=looks)
 
 
 def planned_again(
@@ -93,29 +93,29 @@ def planned_again(
 def at_best_pace(cells: Mapping[str, dict[str, Cell]], ours: Mapping[str, Sequence[Cell]]) -> float:
     """Planning seconds of all cells become those at the best pace of all that were measured; edgeswarm's the median of several.
 
-    ours: of `planned_again`; empty where edgeswarm didn't plan. Returns by how much the machine was slower, median.
+    ours: of `planned_again`; empty where edgeswarm didn't plan. Returns by how much the machine was slower, on average.
     """
     measured = [cell for row in cells.values() for cell in row.values()]
-    measured += [cell for of_instance in ours.values() for cell in of_instance]
-    best = min(cell.reference_seconds for cell in measured)
+    measured += [cell for of_instance in ours.values() for cell in of_instance[1:]]
+    of_all = [look for cell in measured for look in cell.looks]
 
     def paced(cell: Cell) -> float:
-        return cell.planning_seconds * best / cell.reference_seconds
+        return cell.planning_seconds / slowness(cell.looks, of_all=of_all)
 
     for name, row in cells.items():
         for planner, cell in row.items():
             seconds = [paced(each) for each in ours[name]] if planner == OURS and name in ours else [paced(cell)]
             row[planner] = replace(cell, planning_seconds=statistics.median(seconds))
-    return statistics.median(cell.reference_seconds / best for cell in measured)
+    return slowness(of_all, of_all=of_all)
 
 
 def _measure_hetpipe(instance: PlanningInstance) -> Cell:
     """Its workers' pipelines are those of `pipeline`: one device for each stage, cut for their speeds."""
-    found, planning, reference = timed(
+    found, planning, looks = timed(
         lambda: _where_any_fits(lambda: best_hetpipe(instance, lambda part: make_plan(part, "pipeline")))
     )
     if found is None:
-        return Cell(None, planning, reference_seconds=reference)
+        return Cell(None, planning, looks=looks)
     plans = found.workers
     return Cell(
         found.round_seconds,
@@ -123,7 +123,7 @@ def _measure_hetpipe(instance: PlanningInstance) -> Cell:
         devices=sum(len(plan.devices) for plan in plans),
         stages=max(len(plan.stages) for plan in plans),
         workers=len(plans),
-        reference_seconds=reference,
+        looks=looks,
     )
 
 
@@ -178,7 +178,7 @@ def make_report(
             for p in planners
         ]
         report.rows.append((name, *marks))
-        report.data[name] = {planner: vars(cell) for planner, cell in row.items()}
+        report.data[name] = {planner: {**vars(cell), "looks": len(cell.looks)} for planner, cell in row.items()}
     ours = {name: row[OURS] for name, row in cells.items() if OURS in row}
     if ours:
         slower = [
@@ -227,12 +227,12 @@ def main() -> int:
     ours: dict[str, list[Cell]] = {}
     if OURS in planners:
         ours = planned_again(cells, lambda name: measure(read(name), OURS), repeats=options.repeats)
-    slowness = at_best_pace(cells, ours)
+    slow = at_best_pace(cells, ours)
     if options.write:
         write_into(PLANNERS_PAGE, "table", markdown(cells, planners))
     report = make_report(cells, planners, limits=limits)
     report.remarks += [
-        f"the machine was slower than at its best by {slowness:.2f} (median)",
+        f"the machine was slower than at its best by {slow:.2f} on average",
         *_as_measured(ours, limits),
     ]
     return report.show(as_json=options.json)

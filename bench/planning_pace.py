@@ -11,7 +11,7 @@ import heapq
 import signal
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TypeVar
 
@@ -21,12 +21,13 @@ Found = TypeVar("Found")
 
 # Between two looks, by the clock: a timer of the processor would make its own seconds coarse.
 _EVERY_SECONDS = 0.02
+_BEST = 0.05  # the quantile of all looks that is taken for the machine's best, as metronomes have it (bench/testbed/speed.py)
 _EVENTS = 1_500
 _ARRAYS = 75
 
 
-def timed(work: Callable[[], Found]) -> tuple[Found, float, float]:
-    """What it finds, its processor seconds, and the reference's: the mean of those in between. In the main thread alone."""
+def timed(work: Callable[[], Found]) -> tuple[Found, float, tuple[float, ...]]:
+    """What it finds, its processor seconds, and those of the reference before it and in between. In the main thread alone."""
     looks = [_reference_seconds()]
 
     def look(number: int, frame: FrameType | None) -> None:
@@ -41,7 +42,12 @@ def timed(work: Callable[[], Found]) -> tuple[Found, float, float]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         seconds = time.process_time() - begun - sum(looks[1:])
         signal.signal(signal.SIGALRM, before)
-    return found, seconds, statistics.mean(looks)
+    return found, seconds, tuple(looks)
+
+
+def slowness(looks: Sequence[float], *, of_all: Sequence[float]) -> float:
+    """Of the machine during some looks, by its best of all."""
+    return statistics.mean(looks) / float(np.quantile(of_all, _BEST))
 
 
 def _reference_seconds() -> float:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bench.planning_pace import timed
+from bench.planning_pace import slowness, timed
 
 
 def test_a_piece_of_work_is_timed_without_the_looks_in_between() -> None:
@@ -17,8 +17,10 @@ def test_a_piece_of_work_is_timed_without_the_looks_in_between() -> None:
             pass
         return time.process_time() - begun
 
-    found, seconds, reference = timed(busy)
-    assert 0 < reference < seconds < found  # the looks were among what it took
+    found, seconds, looks = timed(busy)
+    assert len(looks) > 1
+    assert 0 < seconds < found  # the looks were among what it took
+    assert abs(found - seconds - sum(looks[1:])) < 0.1 * found
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
@@ -28,3 +30,7 @@ def test_nothing_goes_on_behind_an_error() -> None:
         timed(lambda: 1 // 0)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_slowness_is_told_by_the_best_of_all_looks_but_for_a_few() -> None:
+    assert slowness((3.0, 1.0), of_all=[1.0] * 99 + [0.1]) == 2.0

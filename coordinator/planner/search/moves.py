@@ -159,7 +159,10 @@ class Moves:
         return {before, behind}
 
     def _groups(self, outline: Outline) -> Iterator[Outline]:
-        """Devices moved, swapped, added, dropped; whole groups swapped; one of each kind stands for the others."""
+        """Devices moved, swapped, added, dropped; whole groups swapped; one of each kind stands for the others.
+
+        Of few layers neighbours take theirs along, where memory is short: with those of the other group they may not fit.
+        """
         groups = outline.groups
         stages = range(len(groups))
         idle = self._one_of_each_kind(set(range(self.problem.device_count)) - {d for group in groups for d in group})
@@ -184,6 +187,8 @@ class Moves:
                 yield from changed((a, (*groups[a], device)))
             for b in stages[a + 1 :]:
                 yield from changed((a, groups[b]), (b, groups[a]))
+                if b == a + 1 and self.problem.layer_count <= FEW_LAYERS:
+                    yield _turned_round(outline, a)
                 for mine, theirs in itertools.product(ones[a], ones[b]):
                     if self.problem.kinds[mine] != self.problem.kinds[theirs]:
                         yield from changed(
@@ -373,6 +378,14 @@ def _with_shares(stage: CandidateStage, shares: list[int]) -> CandidateStage:
         tuple(shares[place] for place in used),
         stage.in_flight,
     )
+
+
+def _turned_round(outline: Outline, place: int) -> Outline:
+    """A stage and the one behind it change places, each group with as many layers as it had."""
+    cuts, groups = list(outline.cuts), list(outline.groups)
+    cuts[place + 1] = cuts[place] + cuts[place + 2] - cuts[place + 1]
+    groups[place], groups[place + 1] = groups[place + 1], groups[place]
+    return outline._replace(cuts=tuple(cuts), groups=tuple(groups))
 
 
 def _without(group: tuple[int, ...], device: int) -> tuple[int, ...]:

@@ -41,6 +41,15 @@ def test_all_kinds_of_moves_are_there() -> None:
     assert {candidate.micro_batch for candidate in found} == {1, 2, 4}
 
 
+def test_neighbours_change_places_with_and_without_their_layers() -> None:
+    moves = moves_of(SearchProblem(make_instance((1.0,) * 4, (1.0, 1.1, 1.2))))
+    start = moves.realise(Outline(4, (0, 1, 4), ((0,), (1,)), (4, 1)))
+    assert start is not None
+    seen = shapes(moves.coarse(start))
+    assert ((1, (1,)), (4, (0,))) in seen
+    assert ((3, (1,)), (4, (0,))) in seen
+
+
 def test_like_devices_are_named_in_their_order_whoever_was_named() -> None:
     plain = make_instance((1.0,) * 4, (1.0, 1.0, 1.0), memory_bytes=(10**9,) * 3)
     problem = SearchProblem(
