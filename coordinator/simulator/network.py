@@ -22,6 +22,8 @@ from typing import Any
 from .event_queue import EventQueue
 
 INFINITE = float("inf")
+# Of a hundred devices' streams hardly the same ones meet twice.
+_MOST_REMEMBERED = 2_000
 _BY_BANDWIDTH = operator.attrgetter("bandwidth")
 
 
@@ -254,7 +256,9 @@ class Network:
             return
         rates = self._fair_rates.get(which)
         if rates is None:
-            rates = self._fair_rates[which] = _fair_rates(flows, cards)
+            rates = _fair_rates(flows, cards)
+            if len(self._fair_rates) < _MOST_REMEMBERED:
+                self._fair_rates[which] = rates
         now = self._queue.now
         for flow, rate in rates:
             if flow.rate != rate:
