@@ -55,10 +55,13 @@ def test_every_layer_gets_a_curve_and_the_curves_come_one_by_one(digits: LayerGr
     request = agent_pb2.ProfileRequest(layers=layers, batch_sizes=[4, 2, 2])
     run_profile(request, send=sent.append, slow_down=1.0, check_halt=no_halt)
     signatures = [layer.signature for layer in digits.layers]
-    assert [curve.signature for curve in sent[: len(signatures)]] == signatures
-    assert [curve.signature for curve in sent[len(signatures) :]] == 2 * signatures, (
-        "each after its second look, and in the end"
-    )
+    count = len(signatures)
+    assert [curve.signature for curve in sent[:count]] == signatures
+    assert [curve.signature for curve in sent[-count:]] == signatures, "each in the end"
+    again = [curve.signature for curve in sent[count:-count]]
+    # One that takes little beside the others has no second look, and which does is a matter of what else the machine does.
+    assert again, "some after their second look"
+    assert again == [signature for signature in signatures if signature in again]
     for curve in sent:
         assert list(curve.batch_sizes) == [2, 4]
         assert all(seconds > 0 for seconds in curve.forward_seconds)
