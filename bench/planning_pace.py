@@ -17,11 +17,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from bench.testbed.speed import BEST
+
 Found = TypeVar("Found")
 
 # Between two looks, by the clock: a timer of the processor would make its own seconds coarse.
 _EVERY_SECONDS = 0.02
-_BEST = 0.05  # the quantile of all looks that is taken for the machine's best, as metronomes have it (bench/testbed/speed.py)
 _EVENTS = 1_500
 _ARRAYS = 75
 
@@ -47,7 +48,7 @@ def timed(work: Callable[[], Found]) -> tuple[Found, float, tuple[float, ...]]:
 
 def slowness(looks: Sequence[float], *, of_all: Sequence[float]) -> float:
     """Of the machine during some looks, by its best of all."""
-    return statistics.mean(looks) / float(np.quantile(of_all, _BEST))
+    return statistics.mean(looks) / float(np.quantile(of_all, BEST))
 
 
 def _reference_seconds() -> float:

@@ -22,7 +22,7 @@ from typing import Any
 from .event_queue import EventQueue
 
 INFINITE = float("inf")
-# Of a hundred devices' streams hardly the same ones meet twice.
+# Sets of streams. With a hundred devices there may be any number of them, of hundreds each.
 _MOST_REMEMBERED = 2_000
 _BY_BANDWIDTH = operator.attrgetter("bandwidth")
 
@@ -118,7 +118,7 @@ class Network:
         self._changed: list[Stream] = []
         self._count = 0
         # By the streams that share cards, one bit each. Micro-batches are alike, and so the same ones meet again and again.
-        self._fair_rates: dict[int, list[tuple[Stream, float]]] = {}
+        self._known_rates: dict[int, list[tuple[Stream, float]]] = {}
         queue.between_moments = self._settle
 
     def connect(
@@ -254,11 +254,11 @@ class Network:
         flows, cards, which = _sharing(changed)
         if not flows:
             return
-        rates = self._fair_rates.get(which)
+        rates = self._known_rates.get(which)
         if rates is None:
             rates = _fair_rates(flows, cards)
-            if len(self._fair_rates) < _MOST_REMEMBERED:
-                self._fair_rates[which] = rates
+            if len(self._known_rates) < _MOST_REMEMBERED:
+                self._known_rates[which] = rates
         now = self._queue.now
         for flow, rate in rates:
             if flow.rate != rate:
