@@ -64,7 +64,11 @@ class GroupCostTables:
         self._memory = [min(problem.memory[device] for device in kind.devices) for kind in kinds]
         self.links = self._links()
         self.runs = Runs(len(cuts))
-        self._firsts, self._ends = np.array(cuts)[self.runs.first], np.array(cuts)[self.runs.end]
+        # Of runs that are alike one is worked out.
+        every = zip(np.array(cuts)[self.runs.first].tolist(), np.array(cuts)[self.runs.end].tolist(), strict=True)
+        alike = np.array([problem.alike.representative(first, end) for first, end in every])
+        distinct, self._among_distinct = np.unique(alike, axis=0, return_inverse=True)
+        self._firsts, self._ends = distinct[:, 0], distinct[:, 1]
         self._passing = passing_of_runs(problem.instance, self._firsts, self._ends)
 
     def _links(self) -> FloatArray:
@@ -89,7 +93,7 @@ class GroupCostTables:
         return rates
 
     def costs(self, micro_batch: int, in_flight: tuple[int, ...]) -> GroupCosts:
-        count, kinds = len(self.runs), len(self.kinds)
+        count, kinds = len(self._firsts), len(self.kinds)
         portions = min(micro_batch, max(_LEAST_PORTIONS, _PORTIONS_OF_A_DEVICE * self.problem.device_count))
         samples = np.round(np.linspace(0, micro_batch, portions + 1)).astype(np.int64)
         flat = self._kind_times(samples)[:, 1:].reshape(kinds * portions, count)
@@ -115,10 +119,10 @@ class GroupCostTables:
         return GroupCosts(
             micro_batch,
             in_flight,
-            np.array(times),
-            parts,
-            self._end_seconds(parts),
-            np.array(shares),
+            np.array(times)[:, :, self._among_distinct],
+            parts[:, self._among_distinct],
+            self._end_seconds(parts)[:, self._among_distinct],
+            np.array(shares)[:, :, self._among_distinct],
             worthwhile,
         )
 

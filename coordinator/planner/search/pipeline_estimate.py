@@ -159,9 +159,10 @@ class PipelineEstimator:
 
     def _stage_figures(self, stage: CandidateStage) -> StageFigures:
         kinds = self.problem.kinds
-        key = (stage.first, stage.end, tuple([kinds[device] for device in stage.devices]), stage.shares)
+        first, end = self.problem.alike.representative(stage.first, stage.end)
+        key = (first, end, tuple([kinds[device] for device in stage.devices]), stage.shares)
         if key not in self._stages:
-            self._stages[key] = self._work_out_stage(stage)
+            self._stages[key] = self._work_out_stage(stage._replace(first=first, end=end))
         return self._stages[key]
 
     def _work_out_stage(self, stage: CandidateStage) -> StageFigures:
@@ -240,7 +241,9 @@ class PipelineEstimator:
         kinds = self.problem.kinds
         senders = tuple([kinds[device] for device in sender.devices])
         receivers = tuple([kinds[device] for device in receiver.devices])
-        key = (sender.end, senders, sender.shares, receivers, receiver.shares)
+        # Wherever as many bytes cross.
+        cut = (self.problem.cut_bytes[sender.end], self.problem.answered_bytes[sender.end])
+        key = (cut, senders, sender.shares, receivers, receiver.shares)
         if key not in self._links:
             self._links[key] = self._work_out_link(sender, receiver)
         return self._links[key]

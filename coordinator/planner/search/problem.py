@@ -14,6 +14,7 @@ from edgeswarm.profile import PlanningInstance
 
 from ..chunk_owners import Replica, card_rate, choose_owners, replicas_of
 from ..passing_memory import PassingMemory, passing_table
+from .alike_runs import AlikeRuns
 from .kinds import canonical_order, interchangeable_kinds
 
 
@@ -50,6 +51,7 @@ class SearchProblem:
         self._owners: dict[tuple[tuple[int, ...], float], tuple[int, ...]] = {}
         self._replicas: dict[tuple[int, ...], dict[int, Replica]] = {}
         self._largest_shares: dict[tuple[int, ...], int] = {}
+        self.alike = AlikeRuns(self.instance)
 
     def weight_bytes(self, first: int, end: int) -> float:
         """What a device holds all the time for a stage of these layers."""
@@ -197,7 +199,12 @@ class SearchProblem:
         """Samples of a micro-batch of so many that the device's memory holds, with so many in flight; at most a mini-batch's."""
         key = (self.kinds[device], *layers, in_flight, micro_batch)
         if key not in self._largest_shares:
-            self._largest_shares[key] = self._work_out_largest_share(device, layers, in_flight, micro_batch)
+            alike = self.alike.representative(*layers)
+            self._largest_shares[key] = (
+                self._work_out_largest_share(device, layers, in_flight, micro_batch)
+                if alike == layers
+                else self.largest_share(device, alike, in_flight=in_flight, micro_batch=micro_batch)
+            )
         return self._largest_shares[key]
 
     def _work_out_largest_share(self, device: int, layers: tuple[int, int], in_flight: int, micro_batch: int) -> int:

@@ -56,7 +56,11 @@ class SampleSharing:
         kinds = self.problem.kinds
         key = (first, end, tuple([kinds[device] for device in devices]), micro_batch, in_flight)
         if key not in self._known:
-            self._known[key] = self._share(first, end, devices, micro_batch, in_flight)
+            alike = self.problem.alike.representative(first, end)
+            of_alike = (*alike, *key[2:])
+            if of_alike not in self._known:
+                self._known[of_alike] = self._share(*alike, devices, micro_batch, in_flight)
+            self._known[key] = self._known[of_alike]
         found = self._known[key]
         if found is None:
             return None
