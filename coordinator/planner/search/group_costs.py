@@ -67,7 +67,8 @@ class GroupCostTables:
         # Of runs that are alike one is worked out.
         every = zip(np.array(cuts)[self.runs.first].tolist(), np.array(cuts)[self.runs.end].tolist(), strict=True)
         alike = np.array([problem.alike.representative(first, end) for first, end in every])
-        distinct, self._among_distinct = np.unique(alike, axis=0, return_inverse=True)
+        distinct, among = np.unique(alike, axis=0, return_inverse=True)
+        self._among_distinct = among.reshape(-1)  # NumPy 2.0 has another shape for it than those before and after
         self._firsts, self._ends = distinct[:, 0], distinct[:, 1]
         self._passing = passing_of_runs(problem.instance, self._firsts, self._ends)
 
