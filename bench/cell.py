@@ -268,7 +268,10 @@ def with_names(instance: PlanningInstance, names: dict[str, str]) -> PlanningIns
 def train_from_full_speed(
     cluster: BedCluster, options: TrainOptions, listener: Listener, *, cancel: threading.Event | None = None
 ) -> TrainResult:
-    """Workers import torch at full speed: nobody times that, and on an eighth of a core it takes eight times as long."""
+    """Workers import torch at full speed: nobody times that, and on an eighth of a core it takes eight times as long.
+
+    Agents are asked what they are at that speed, too, by which all are of one class: the plan is to be there before.
+    """
     with contextlib.ExitStack() as starting:
         starting.enter_context(cluster.bed.at_full_speed(cluster.names))
 
