@@ -144,7 +144,8 @@ class SampleFeed:
                 self._changed.wait()
             batch = self._ready.pop(key)
             self._ready_bytes -= bytes_of(batch)
-            self._changed.notify_all()
+            if not self._has_enough():  # else the thread would wake up for nothing
+                self._changed.notify_all()
         return batch
 
     def close(self) -> None:
@@ -186,8 +187,7 @@ class SampleFeed:
     def _next_run(self) -> list[FeedRequest]:
         """The next requests to read at once; waits while there is enough ahead. Empty at the end."""
         with self._changed:
-            # Half full before it goes on, so that one call brings several micro-batches.
-            while self._ready and len(self._ready) > self._most_ready() // 2 and self._error is None:
+            while self._has_enough() and self._error is None:
                 self._changed.wait()
             if self._error is not None:
                 return []
@@ -206,6 +206,10 @@ class SampleFeed:
                 self._changed.notify_all()
             self._tell()
         return run
+
+    def _has_enough(self) -> bool:
+        """Half full before it goes on, so that one call brings several micro-batches."""
+        return bool(self._ready) and len(self._ready) > self._most_ready() // 2
 
     def _most_ready(self) -> int:
         """How many micro-batches may wait for their use, by the size of the largest so far."""

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .batch_norm import BatchStatistics
+from .batch_norm import BatchStatistics, StatisticsPlaces
 from .draws import TURNS, DrawKey, seed_generators
 from .dropout import attention, dropout
 from .embedding_rows import embed
@@ -101,7 +101,8 @@ class StageModule:
             else:
                 held = self.buffers if spec.kind == "buffer" else self.constants
                 held[spec.name] = tensor.detach()
-        self._statistics: list[BatchStatistics] = []
+        self._places = StatisticsPlaces(stage_graph.batch_norms, self.buffers)
+        self._statistics: BatchStatistics | None = None
         waiting = [
             node
             for node in waiting_nodes(stage_graph.nodes, kept={value.name for value in stage_graph.outputs})
@@ -115,6 +116,11 @@ class StageModule:
             resolve_op=resolve_for_any_layout if self._is_channels_last else resolve,
             waiting=frozenset(node.name for node in waiting),
         )
+        # What each layer's function takes beside values: a tensor, or the number of one of a pass's places.
+        self._held = [
+            tuple(self._places.number(*key) if isinstance(key, tuple) else self.tensor(key) for key in program.tensors)
+            for program in self._programs
+        ]
 
     def named_parameters_in_order(self) -> list[tuple[str, torch.nn.Parameter]]:
         """(original name, parameter) of all that the stage holds, in the model's order."""
@@ -172,17 +178,12 @@ class StageModule:
         if len(inputs) != len(self.graph.inputs):
             raise ValueError(f"the stage takes {len(self.graph.inputs)} inputs and got {len(inputs)}")
         values: dict[str, Any] = {value.name: tensor for value, tensor in zip(self.graph.inputs, inputs, strict=True)}
-        # New for each call: autograd keeps them for the backward pass, and refuses those that were written to since.
-        scratch = {
-            (batch_norm.name, index): torch.zeros_like(self.buffers[buffer])
-            for batch_norm in self.graph.batch_norms
-            for index, buffer in enumerate((batch_norm.running_mean, batch_norm.running_var))
-        }
-        for program in self._programs:
+        places = self._places.make() if self.graph.batch_norms else ()
+        for program, held in zip(self._programs, self._held, strict=True):
             if check_halt is not None:
                 check_halt()
-            tensors = (scratch[key] if isinstance(key, tuple) else self.tensor(key) for key in program.tensors)
-            arguments = (batch, *(values[name] for name in program.reads), *tensors)
+            tensors = [places[tensor] if isinstance(tensor, int) else tensor for tensor in held]
+            arguments = (batch, *[values[name] for name in program.reads], *tensors)
             if draw is not None and program.is_random:
                 with TURNS.first():
                     seed_generators(draw.seed_of_layer(program.index), self.device)
@@ -195,24 +196,13 @@ class StageModule:
             for name in program.forgets:
                 del values[name]
             if program.index == self.graph.end_layer - 1:
-                self._statistics = self._read_statistics(batch, scratch)
+                self._statistics = self._places.read(batch, places) if places else None
             yield program.index, values
 
-    def take_batch_statistics(self) -> list[BatchStatistics]:
-        """Mean and variance of each training batch norm in the forward pass just run; empty when taken before."""
-        statistics, self._statistics = self._statistics, []
+    def take_batch_statistics(self) -> BatchStatistics | None:
+        """What the training batch norms saw in the forward pass just run; None when taken before, or without any."""
+        statistics, self._statistics = self._statistics, None
         return statistics
-
-    def _read_statistics(self, batch: int, scratch: Mapping[tuple[str, int], torch.Tensor]) -> list[BatchStatistics]:
-        return [
-            BatchStatistics(
-                name=batch_norm.name,
-                count=batch * batch_norm.elements_per_sample,
-                mean=scratch[batch_norm.name, 0],
-                variance_unbiased=scratch[batch_norm.name, 1],
-            )
-            for batch_norm in self.graph.batch_norms
-        ]
 
 
 def _run(program: _LayerProgram, arguments: Sequence[Any], later: LaterWeights | None) -> tuple[Any, ...]:

@@ -87,10 +87,14 @@ class ByteStream:
         assert der is not None, "both sides' certificates are required"
         self.peer = certificate_holder(x509.load_der_x509_certificate(der))[0]
 
-    def send(self, *parts: bytes) -> None:
-        """Returns when the kernel has them all. Raises OSError when the connection has ended."""
+    def send(self, *parts: bytes | memoryview) -> None:
+        """Returns when the kernel has them all. Raises OSError when the connection has ended.
+
+        Each part begins a record of its own: what the other end reads first, to know what comes, it has as soon as it is there.
+        """
         for part in parts:
-            self._tls.write(part)
+            if len(part):
+                self._tls.write(part)
         self._flush()
 
     def receive_into(self, view: memoryview) -> None:
@@ -167,7 +171,7 @@ class ByteStream:
         Records are handed on whole, so that it is known what of the next one is here: who waited for a byte more than the
         other side is going to send would wait for ever.
         """
-        wakes_at = max(1, min(missing_bytes - self._held, WAKE_BYTES))
+        wakes_at = min(bytes_to_come(missing_bytes, self._buffer[: self._held]), WAKE_BYTES)
         if wakes_at != self._wakes_at:
             self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_at)
             self._wakes_at = wakes_at
@@ -186,6 +190,18 @@ class ByteStream:
         self._incoming.write(self._buffer[:whole])
         self._held = end - whole
         self._buffer[: self._held] = bytes(self._buffer[whole:end])
+
+
+def bytes_to_come(missing_bytes: int, held: memoryview) -> int:
+    """How many bytes come at the least before so many decrypted ones can be read; 1 at least.
+
+    held: the beginning of a record that isn't whole, or nothing. Its rest comes in any case, and nothing can be read before: who
+    is missing a few bytes of a record of 16 KiB need not wake up for each packet of it.
+    """
+    if len(held) < _RECORD_HEADER_BYTES:
+        return max(1, missing_bytes - len(held))
+    record_bytes = _RECORD_HEADER_BYTES + (held[3] << 8 | held[4])
+    return max(1, missing_bytes - len(held), record_bytes - len(held))
 
 
 def whole_records_end(data: memoryview) -> int:

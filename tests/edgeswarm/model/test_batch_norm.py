@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from edgeswarm.model.batch_norm import BatchNormMerger
+from edgeswarm.model.batch_norm import BatchNormMerger, BatchStatistics, StatisticsPlaces
 from edgeswarm.model.export import export_model
 from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.model.stage import StageModule
+from edgeswarm.model.values import BatchNorm
 
 
 def _model(momentum: float | None) -> nn.Module:
@@ -64,7 +65,7 @@ def test_micro_batches_and_replicas_count_as_one_batch(momentum: float | None) -
                 for first, end in itertools.pairwise(shares):
                     replica.forward(end - first, [samples[first:end]], draw=None)
                     merger.add(replica.take_batch_statistics())
-                    assert replica.take_batch_statistics() == []
+                    assert replica.take_batch_statistics() is None
             total = mergers[0].to_vector() + mergers[1].to_vector()
             assert total.shape == (mergers[0].elements,)
             for merger in mergers:
@@ -90,6 +91,57 @@ def test_sums_of_another_stage_are_refused() -> None:
     merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
     with pytest.raises(ValueError, match="wanted float64"):
         merger.apply(torch.zeros(3, dtype=torch.float64))
+
+
+def test_statistics_of_another_stage_are_refused() -> None:
+    module = _stage(_model(0.1), 0.1)
+    merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
+    for seen in (BatchStatistics((8, 8), torch.zeros(6)), BatchStatistics((8,), torch.zeros(8))):
+        with pytest.raises(ValueError, match="not those of this stage"):
+            merger.add(seen)
+
+
+def test_one_element_a_channel_has_no_variance_of_its_own() -> None:
+    """Micro-batches of one sample, whose unbiased variance is 0 / 0: all that differs is between them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)).train()
+    graph = export_model(model, (torch.randn(4, 5),)).layer_graph
+    tensors = {**dict(model.named_parameters()), **{name: buffer.clone() for name, buffer in model.named_buffers()}}
+    module = StageModule(graph.stage(0, len(graph.layers)), tensors)
+    merger = BatchNormMerger(module.graph.batch_norms, module.buffers)
+    samples = torch.randn(3, 5)
+    for sample in samples:
+        module.forward(1, [sample[None]], draw=None)
+        merger.add(module.take_batch_statistics())
+    merger.apply(merger.to_vector())
+    model(samples)
+    for name, expected in model.named_buffers():
+        torch.testing.assert_close(module.buffers[name], expected)
+
+
+@pytest.mark.parametrize("types", [(torch.float32, torch.float32), (torch.float64, torch.float32)])
+def test_batch_norms_of_several_element_types_keep_their_own(types: tuple[torch.dtype, ...]) -> None:
+    """What each sees is put into places of its own type, and moves its own buffers; the others' stay."""
+    batch_norms = [
+        BatchNorm(f"n{i}", f"m{i}", f"v{i}", f"t{i}", 0.5, channels=2 + i, elements_per_sample=4) for i in (0, 1)
+    ]
+    buffers = {f"{what}{i}": torch.full((2 + i,), 3.0, dtype=types[i]) for what in "mv" for i in (0, 1)}
+    buffers |= {f"t{i}": torch.tensor(0) for i in (0, 1)}
+    places = StatisticsPlaces(batch_norms, buffers)
+    made = places.make()
+    assert [place.dtype for place in made] == [*types, *types]
+    versions = [place._version for place in made]
+    for number, value in ((places.number("n1", 0), 5.0), (places.number("n1", 1), 8.0)):
+        made[number].fill_(value)
+    assert [place._version - before for place, before in zip(made, versions, strict=True)] == [0, 1, 0, 1]
+    merger = BatchNormMerger(batch_norms, buffers)
+    merger.add(places.read(1, made))
+    merger.apply(merger.to_vector())
+    torch.testing.assert_close(buffers["m1"], torch.full((3,), 4.0, dtype=types[1]))
+    torch.testing.assert_close(buffers["v1"], torch.full((3,), 5.5, dtype=types[1]))
+    torch.testing.assert_close(buffers["m0"], torch.full((2,), 1.5, dtype=types[0]))
+    torch.testing.assert_close(buffers["v0"], torch.full((2,), 1.5, dtype=types[0]))
+    assert int(buffers["t0"]) == int(buffers["t1"]) == 1
 
 
 class _Twice(nn.Module):

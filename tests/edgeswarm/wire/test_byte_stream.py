@@ -27,6 +27,7 @@ from edgeswarm.wire.byte_stream import (
     WAKE_BYTES,
     ByteStream,
     StreamListener,
+    bytes_to_come,
     open_stream,
     whole_records_end,
 )
@@ -215,6 +216,54 @@ def test_whole_records_are_counted_to_the_byte(sizes: list[int], cut: int) -> No
     records = [b"\x17\x03\x03" + size.to_bytes(2, "big") + bytes(size) for size in sizes]
     last = (b"\x17\x03\x03" + (300).to_bytes(2, "big") + bytes(300))[:cut]
     assert whole_records_end(memoryview(b"".join(records) + last)) == sum(map(len, records))
+
+
+@given(st.integers(1, 400), st.integers(0, 300), st.data())
+def test_nobody_waits_for_more_than_is_to_come(missing_bytes: int, size: int, data: st.DataObject) -> None:
+    """Of a record with so many bytes inside some are here: what is waited for is within it, or within what is missing."""
+    record = b"\x17\x03\x03" + size.to_bytes(2, "big") + bytes(size)
+    held = record[: data.draw(st.integers(0, len(record) - 1))]
+    to_come = bytes_to_come(missing_bytes, memoryview(held))
+    assert 1 <= to_come <= max(len(record), missing_bytes) - len(held)
+
+
+def test_a_few_bytes_of_a_record_that_trickles_in_are_one_wait(pair: Pair) -> None:
+    """A relay hands on a record of 16 KiB in packets with pauses; who wants a few bytes wakes up for the first and the last."""
+    taken: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as relay:
+        address = f"127.0.0.1:{relay.getsockname()[1]}"
+        threading.Thread(target=relayed, args=(relay, pair.listener.port), daemon=True).start()
+        outbound = open_stream(address, identity=pair.sender, node_id=RECEIVER)
+        inbound = pair._taken.get(timeout=10)
+        take_in = inbound._take_in
+
+        def counted(missing_bytes: int) -> None:
+            taken.append(missing_bytes)
+            take_in(missing_bytes)
+
+        with mock.patch.object(inbound, "_take_in", counted):
+            outbound.send(bytes(range(256)) * 64)
+            assert received(inbound, 4) == bytes(range(4))
+        assert received(inbound, 252) == bytes(range(4, 256))
+        outbound.close()
+    assert len(taken) <= 3
+
+
+def relayed(relay: socket.socket, port: int) -> None:
+    """Both ways between one caller and a port here: what the caller sends in pieces of 1 KiB, a millisecond apart."""
+    caller, _ = relay.accept()
+    target = socket.create_connection(("127.0.0.1", port))
+    target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def back() -> None:
+        while data := target.recv(1 << 16):
+            caller.sendall(data)
+
+    threading.Thread(target=back, daemon=True).start()
+    while data := caller.recv(1024):
+        target.sendall(data)
+        time.sleep(0.001)
+    target.close()
 
 
 def test_what_comes_on_the_heels_of_the_handshake_is_not_lost(pair: Pair) -> None:
