@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import shutil
 import statistics
@@ -35,6 +36,7 @@ from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
 from bench.testbed.links import HUB_ADDRESS
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.plan import Plan
 from edgeswarm_coordinator.controller import TrainOptions
 from edgeswarm_coordinator.events import Event, RoundDone
@@ -195,7 +197,8 @@ def measure(document: Mapping[str, Any], folder: Path, *, sampled_device: str | 
     cell = Cell.named(document["cell"])
     plan = Plan.from_json(document["plans"][OURS])
     assert plan.predicted is not None
-    rounds = FIRST_ROUNDS + COUNTED_ROUNDS
+    # The thread that makes samples ready is through before the last rounds: what it took is to be seen in those that count.
+    rounds = FIRST_ROUNDS + COUNTED_ROUNDS + math.ceil(FEED_AHEAD / plan.micro_batches) + 1
     if sampled_device is not None:
         rounds += round(1.5 * SAMPLED_SECONDS / plan.predicted.round_seconds) + 2
     with (
