@@ -162,7 +162,6 @@ class Looks:
     in_all, model: CPU seconds of each round that counts, by node id. sampling: of `sampled_device`'s worker.
     """
 
-    cluster: BedCluster
     devices: Sequence[str]
     sampled_device: str | None
     stacks: Path
@@ -197,6 +196,10 @@ def measure(document: Mapping[str, Any], folder: Path, *, sampled_device: str | 
     cell = Cell.named(document["cell"])
     plan = Plan.from_json(document["plans"][OURS])
     assert plan.predicted is not None
+    if sampled_device is not None and sampled_device not in plan.devices:
+        raise EdgeswarmError(
+            ErrorCode.CONFIG, f"{sampled_device} is not in this plan.", f"Take one of {', '.join(plan.devices)}."
+        )
     # The thread that makes samples ready is through before the last rounds: what it took is to be seen in those that count.
     rounds = FIRST_ROUNDS + COUNTED_ROUNDS + math.ceil(FEED_AHEAD / plan.micro_batches) + 1
     if sampled_device is not None:
@@ -211,7 +214,7 @@ def measure(document: Mapping[str, Any], folder: Path, *, sampled_device: str | 
         job = written_job(folder / "job", cell.model, rounds=rounds, batch_size=document["mini_batch"])
         options = TrainOptions(job_path=job, discovery=cluster.discovery(), listen_address=HUB_ADDRESS)
         options = replace(options, plan_path=path, output=folder / "result", checkpoint_every=NEVER)
-        looks = Looks(cluster, tuple(plan.devices), sampled_device, folder / "stacks.txt")
+        looks = Looks(tuple(plan.devices), sampled_device, folder / "stacks.txt")
         train_from_full_speed(cluster, options, looks.hear)
         if looks.sampling is not None:
             looks.sampling.wait()

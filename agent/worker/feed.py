@@ -209,7 +209,7 @@ class SampleFeed:
 
     def _has_enough(self) -> bool:
         """Half full before it goes on, so that one call brings several micro-batches."""
-        return bool(self._ready) and len(self._ready) > self._most_ready() // 2
+        return len(self._ready) > self._most_ready() // 2
 
     def _most_ready(self) -> int:
         """How many micro-batches may wait for their use, by the size of the largest so far."""
