@@ -2,8 +2,8 @@
 
 python -m bench.accuracy_process '{"job": ..., "output": ..., "home": ..., "seed": 1, "devices": [...], ...}'
 
-{"round": 11, "accuracy": 0.31, "when": 1764212345.6}     a line after each evaluation; when: seconds since 1970
-{"round_seconds": [0.6, 0.4, ...]}                         at the end, or {"problem": "..."}
+{"accuracy": 0.31, "trained_seconds": 4.2, "when": 1764212345.6}     a line after each evaluation; when: seconds since 1970
+{"problem": "..."}                                                    at the end, where there was one
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 from edgeswarm.config import Folders
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm_coordinator.controller import train
-from edgeswarm_coordinator.events import EvaluationDone, Event
+from edgeswarm_coordinator.events import EvaluationDone, Event, RoundDone
 from edgeswarm_coordinator.options import DiscoveryOptions, TrainOptions
 
-_OWN_LINES = ('{"round": ', '{"round_seconds": ', '{"problem": ')
+_OWN_LINES = ('{"accuracy": ', '{"problem": ')
 
 
 def trained(options: TrainOptions, *, home: Path) -> dict[str, Any]:
-    """After each epoch: seconds in rounds so far, seconds since the command was started, and the accuracy.
+    """After each epoch: seconds of training so far, seconds since the command was started, and the accuracy.
 
     options: of these the job, the output, the seed and where to find devices count. home: the operator's folder.
     """
@@ -47,19 +47,42 @@ def trained(options: TrainOptions, *, home: Path) -> dict[str, Any]:
     )
     # The user's code may print, too.
     lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith(_OWN_LINES)]
-    if ran.returncode != 0 or not lines or "problem" in lines[-1]:
-        return {"problem": lines[-1]["problem"] if lines and "problem" in lines[-1] else f"exit code {ran.returncode}"}
-    *evaluated, end = lines
+    if lines and "problem" in lines[-1]:
+        return {"problem": lines[-1]["problem"]}
+    if ran.returncode != 0 or not lines:
+        return {"problem": f"exit code {ran.returncode}, after {len(lines)} evaluations"}
     return {
         "epochs": [
             {
-                "trained_seconds": sum(end["round_seconds"][: told["round"]]),
+                "trained_seconds": told["trained_seconds"],
                 "seconds": told["when"] - started,
                 "accuracy": told["accuracy"],
             }
-            for told in evaluated
+            for told in lines
         ]
     }
+
+
+class TrainingClock:
+    """Seconds of training: of each epoch from its first round's begin to its last one's end, with what passes between rounds, and
+    without the test behind it and what is kept of that. All times are of one clock, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.trained_seconds = 0.0
+        self._begin: float | None = None
+        self._end = 0.0
+
+    def round_done(self, when: float, seconds: float) -> None:
+        """seconds: what the round took."""
+        if self._begin is None:
+            self._begin = when - seconds
+        self._end = when
+
+    def evaluated(self) -> None:
+        if self._begin is not None:
+            self.trained_seconds += self._end - self._begin
+        self._begin = None
 
 
 def main() -> int:
@@ -72,16 +95,20 @@ def main() -> int:
         discovery=DiscoveryOptions(**{name: _as_tuple(value) for name, value in given["discovery"].items()}),
     )
 
+    clock = TrainingClock()
+
     def listen(event: Event) -> None:
+        now = time.time()
+        if isinstance(event, RoundDone):
+            clock.round_done(now, event.seconds)
         if isinstance(event, EvaluationDone):
-            _tell(round=event.round, accuracy=event.metrics["accuracy"], when=time.time())
+            clock.evaluated()
+            _tell(accuracy=event.metrics["accuracy"], trained_seconds=clock.trained_seconds, when=now)
 
     try:
-        result = train(options, folders=Folders.within(Path(given["home"])), listener=listen)
+        train(options, folders=Folders.within(Path(given["home"])), listener=listen)
     except EdgeswarmError as error:
         _tell(problem=f"{error.code.value}: {error.message}")
-        return 0
-    _tell(round_seconds=[done["seconds"] for done in result.metrics["rounds"]])
     return 0
 
 

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.cell import RUN_AGAIN, Cell
+from bench.estimate import OURS
 from bench.kept_document import KeptDocument
 from bench.matrix_on_bed import Effort, OnBed
-from bench.matrix_report import OURS, SERVED
+from bench.matrix_report import SERVED
 from bench.measuring import say
 from bench.origin import boot_id, origin
 from bench.peers.settings import PeerSettings

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.cell import Cell
-from bench.matrix_report import OURS, CellResult, read_cell
+from bench.estimate import OURS
+from bench.matrix_report import CellResult, read_cell
 from bench.measuring import Report
 from edgeswarm.plan import Plan
 from edgeswarm.profile_json import instance_from_json

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.matrix_report import OURS, CellResult
+from bench.estimate import OURS
+from bench.matrix_report import CellResult
 from bench.measuring import Report
 from bench.pages import table_and_verdicts
 

@@ -1,10 +1,6 @@
 """From the cells' documents to what they say: rates, ratios beside the noise, the table. Pure.
 
-A method's rate in a repeat is that of its median round. Ratios are taken within a repeat, since its runs are neighbours in time,
-and their median over the repeats counts. Our own rate there is the geometric mean of our two runs, between which the peers run.
-What a ratio must exceed, or it reads `equal`, is the larger of two: the same setting against itself in the worst repeat, and how
-far the ratio of a single repeat is from that median. Both as factors, so that it doesn't matter which method is divided by which:
-a ratio one of whose repeats is at 1 or beyond is `equal`.
+A method's rate in a repeat is that of its median round. What ratios of them say is in estimate.py.
 
 A machine that is shared changes its pace between two runs, which the testbed writes down. So there are two estimates of each
 ratio: of rates at one pace (each round's seconds by the machine's slowness in it), and of those as measured. The first one counts
@@ -21,68 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.cell import RUN_AGAIN
-from bench.measuring import Report, Spread
+from bench.estimate import OURS, Estimate
+from bench.measuring import Report
 from bench.origin import remark, remarks
 from bench.testbed.speed import at_best_pace, beside_the_best
 
-OURS = "edgeswarm"
 SERVED = "edgeswarm, first epoch served"
 AT_ONE_PACE, AS_MEASURED = "at one pace", "as measured"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """One way to tell how fast methods are. rates: by method and repeat, samples per second; methods that failed have none."""
-
-    rates: dict[str, dict[int, float]]
-
-    def own(self, method: str) -> dict[int, float]:
-        """By repeat: of one method, over both its runs where it ran twice."""
-        again = self.rates.get(method + RUN_AGAIN, {})
-        return {
-            repeat: math.sqrt(rate * again.get(repeat, rate)) for repeat, rate in self.rates.get(method, {}).items()
-        }
-
-    @property
-    def noise(self) -> float | None:
-        """Of the same setting against itself, 0.02 for 2 %; None while it was not run twice in a repeat."""
-        first, again = self.rates.get(OURS, {}), self.rates.get(OURS + RUN_AGAIN, {})
-        return max((apart(first[repeat] / again[repeat]) for repeat in first if repeat in again), default=None)
-
-    def speed_up(self, other: str, *, of: str = OURS) -> Spread | None:
-        """Ours, or that of one of our own methods, by the other's rate, over the repeats that both have; None for no such."""
-        ours, theirs = self.own(of), self.own(other)
-        found = [ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs]
-        return Spread.of(found) if found else None
-
-    def must_exceed(self, ratio: Spread) -> float:
-        """How far from 1 a ratio may be that still says nothing: the noise, or by how much one of its repeats is off.
-        Infinite where nobody knows the noise.
-        """
-        noise = math.inf if self.noise is None else self.noise
-        return max(noise, repeats_apart(ratio))
-
-    def is_equal(self, ratio: Spread) -> bool:
-        return apart(ratio.median) <= self.must_exceed(ratio)
-
-    def shown(self, ratio: Spread | None) -> str:
-        """`1.31 (1.25 to 1.40)`, or `equal (1.02, 0.97 to 1.05)`; nothing for None."""
-        if ratio is None:
-            return ""
-        if not self.is_equal(ratio):
-            return ratio.shown()
-        repeats = f", {ratio.least:.2f} to {ratio.most:.2f}" if ratio.count > 1 else ""
-        return f"equal ({ratio.median:.2f}{repeats})"
-
-
-def apart(ratio: float) -> float:
-    """How far from 1: 0.25 for 1.25 and for 0.8."""
-    return max(ratio, 1 / ratio) - 1
-
-
-def repeats_apart(ratio: Spread) -> float:
-    """How far one of a ratio's repeats is from their median, at the most."""
-    return max(apart(extreme / ratio.median) for extreme in (ratio.least, ratio.most))
 
 
 @dataclass(frozen=True)
@@ -243,12 +184,11 @@ def _beside_peers(cell: CellResult, method: str, peers: Sequence[str]) -> tuple[
     rate = cell.rate(method)
     assert rate is not None
     ratios = {peer: cell.counting.speed_up(peer, of=method) for peer in peers}
-    noise = cell.counting.noise
     otherwise = None if cell.best_peer is None else cell.other.speed_up(cell.best_peer, of=method)
     return (
         cell.cell if method == OURS else method.replace(OURS, cell.cell),
         *(f"{rate:.1f}", f"{rate / cell.ideal:.2f}", cell.of_ideal_beside(rate)),
-        *("" if noise is None else f"{noise:.0%}", f"{cell.worst_rounds[method]:.2f}"),
+        *(cell.counting.shown_noise, f"{cell.worst_rounds[method]:.2f}"),
         *(
             cell.problems.get(peer, "") if found is None else cell.counting.shown(found)
             for peer, found in ratios.items()
@@ -291,8 +231,7 @@ def plans_table(cells: Sequence[CellResult]) -> Report:
                 medians.setdefault(planner, []).append(ratio.median)
                 is_equal = cell.counting.is_equal(ratio)
                 report.expect(f"{what}{', within the noise' if is_equal else ''}", is_equal or ratio.median > 1)
-        noise = cell.counting.noise
-        report.rows.append((cell.cell, "" if noise is None else f"{noise:.0%}", *shown))
+        report.rows.append((cell.cell, cell.counting.shown_noise, *shown))
     means = {planner: math.exp(statistics.fmean(map(math.log, found))) for planner, found in medians.items()}
     report.rows.append(("geometric mean", "", *(f"{means[name]:.2f}" if name in means else "" for name in planners)))
     report.data = {"geometric_mean": means}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.cell import RUN_AGAIN
-from bench.matrix_report import OURS
+from bench.estimate import OURS
 from bench.measuring import Report
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance

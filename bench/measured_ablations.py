@@ -30,7 +30,7 @@ from bench.cell import (
     run,
     written_job,
 )
-from bench.matrix_report import apart
+from bench.estimate import apart
 from bench.measuring import Report, keep, say
 from bench.origin import boot_id, origin
 from bench.testbed.bed import EmulatedLan

@@ -1,7 +1,7 @@
 """Throughput against the number of devices: equal nanos at 100 Mbit/s (Asteroid, Figure 18).
 
     python -m bench.scaling --folder DIR --model mobilenet_v2        what is missing is measured
-    python -m bench.scaling --folder DIR --report [--write]          the table; into docs/benchmarks.md
+    python -m bench.scaling --folder DIR --report [--write]          the table; it and its picture into docs/
 
     1 nano, 2, 4, 6, 8   -->   profile once   -->   plans   -->   [edgeswarm | data-parallel | pipeline] x repeats
 
@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.cell import FIRST_ROUNDS, measured_seconds, paced_seconds, profile_in_turn, run, written_job
+from bench.estimate import OURS, Estimate
 from bench.jobs.paper_models import PAPER_MODELS
 from bench.kept_document import KeptDocument, in_file_names
 from bench.measuring import Report, Spread, folder_arguments, processor, run_as_command, say
 from bench.origin import origin, remark, remarks
-from bench.pages import BENCHMARKS_PAGE, table_and_verdicts, write_into
+from bench.pages import BENCHMARKS_PAGE, SCALING_PICTURE, table_and_verdicts, write_into
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import EmulatedDevice, Environment
@@ -39,8 +40,9 @@ FORMAT = "edgeswarm-scaling/1"
 COUNTS = (1, 2, 4, 6, 8)
 CORES, MEMORY_BYTES, MBPS = 0.12, 1024 * 2**20, 100.0
 SAMPLES_PER_DEVICE, MICRO_BATCHES = 32, 8
-PLANNERS = ("edgeswarm", "data-parallel", "pipeline")
+PLANNERS = (OURS, "data-parallel", "pipeline")
 ROUNDS, REPEATS = 4, 3
+_WIDTH_INCHES, _HEIGHT_INCHES = 4.5, 3.5  # of a model's picture
 
 
 def nanos(count: int) -> Environment:
@@ -101,70 +103,134 @@ def _measure_count(kept: KeptDocument, count: int, wanted: Sequence[tuple[int, s
 
 
 @dataclass(frozen=True)
-class Rate:
-    """Samples per second over the repeats. paced: had the machine been at its best pace; measured: as they were."""
+class CountResult:
+    """What so many devices did. paced: had the machine been at its best pace; measured: as they were. failed: by planner, why."""
 
-    paced: Spread
-    measured: Spread
+    paced: Estimate
+    measured: Estimate
+    failed: Mapping[str, str]
 
-    def beside(self, alone: Rate | None) -> tuple[str, str]:
-        """`97.7 (93.1 to 102.4), x 3.82`, at one pace and as measured: each with how many times that of one device it is."""
-        if alone is None:
-            return self.paced.shown(1), self.measured.shown(1)
-        both = (self.paced, alone.paced), (self.measured, alone.measured)
-        paced, measured = (f"{mine.shown(1)}, x {mine.median / its.median:.2f}" for mine, its in both)
-        return paced, measured
+    @classmethod
+    def of(cls, runs: Sequence[Mapping[str, Any]]) -> CountResult:
+        done = [told for told in runs if "error" not in told]
+        return cls(
+            Estimate.against_the_next(done, lambda told: told["samples"] / paced_seconds(told), method="planner"),
+            Estimate.against_the_next(done, lambda told: told["samples"] / measured_seconds(told), method="planner"),
+            {told["planner"]: told["error"].split(":")[0] for told in runs if "error" in told},
+        )
 
-    def to_json(self) -> dict[str, Any]:
-        return {"at one pace": self.paced.to_json(), "as measured": self.measured.to_json()}
+    def shown(self, planner: str, estimate: Estimate, alone: Spread | None) -> str:
+        """`97.7 (93.1 to 102.4), x 3.82` by the rate of one device; why there is none; nothing where it didn't run."""
+        rate = _rate(estimate, planner)
+        if rate is None:
+            return self.failed.get(planner, "")
+        return rate.shown(1) if alone is None else f"{rate.shown(1)}, x {rate.median / alone.median:.2f}"
 
 
-def rates(document: Mapping[str, Any]) -> dict[tuple[int, str], Rate | str]:
-    """By count and planner: samples per second of the median rounds, one value a repeat; or why there is none."""
-    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
-    failed: dict[tuple[int, str], str] = {}
-    for told in document["runs"]:
-        key = told["devices"], told["planner"]
-        if "error" in told:
-            failed[key] = told["error"].split(":")[0]
-        else:
-            both = told["samples"] / paced_seconds(told), told["samples"] / measured_seconds(told)
-            found.setdefault(key, []).append(both)
-    spreads = {key: Rate(*(Spread.of(values) for values in zip(*both, strict=True))) for key, both in found.items()}
-    return {**failed, **spreads}
+def _rate(estimate: Estimate, planner: str) -> Spread | None:
+    """Samples per second over the repeats; None where there is no run."""
+    found = estimate.rates.get(planner, {})
+    return Spread.of(list(found.values())) if found else None
+
+
+def results(document: Mapping[str, Any]) -> dict[int, CountResult]:
+    """By the number of devices, the least first. On one device all plans are the same, and one of them was run."""
+    counts = sorted({told["devices"] for told in document["runs"]})
+    return {count: CountResult.of([told for told in document["runs"] if told["devices"] == count]) for count in counts}
 
 
 def report(documents: Sequence[Mapping[str, Any]]) -> Report:
+    others = PLANNERS[1:]
     table = Report(
         title="Throughput against the number of devices",
         how=(
             f"Nanos of {CORES} core at {MBPS:.0f} Mbit/s; samples per second, medians over repeats (least to most), had the "
-            "machine been at its best pace in all rounds, and by those of one device; behind them both as they were measured. "
+            "machine been at its best pace in all rounds, and by those of one device; edgeswarm's by each other plan's, of "
+            "edgeswarm's run and that of the next repeat, between which the others ran; noise: the one by the other, in the "
+            "worst repeat; `equal` as in the matrix; behind them the rates as they were measured. "
             f"A round has {MICRO_BATCHES} micro-batches of {SAMPLES_PER_DEVICE} samples for each device."
         ),
-        columns=("model", "devices", *PLANNERS, *(f"{planner}, as measured" for planner in PLANNERS)),
+        columns=(
+            *("model", "devices", *PLANNERS, "noise", *(f"edgeswarm by {planner}" for planner in others)),
+            *(f"{planner}, as measured" for planner in PLANNERS),
+        ),
     )
     for document in documents:
-        found = rates(document)
-        alone = found.get((1, PLANNERS[0]))
-        one_device = alone if isinstance(alone, Rate) else None
-        for count in sorted({count for count, _ in found}):
-            # On one device all plans are the same.
-            row = [found.get((count, planner if count > 1 else PLANNERS[0]), "") for planner in PLANNERS]
-            shown = [rate.beside(one_device) if isinstance(rate, Rate) else (rate, rate) for rate in row]
-            at_one_pace, measured = zip(*shown, strict=True)
-            table.rows.append((document["model"], str(count), *at_one_pace, *measured))
-        table.data[document["model"]] = {
-            f"{count} {planner}": rate.to_json() if isinstance(rate, Rate) else rate
-            for (count, planner), rate in found.items()
-        }
+        model, found = document["model"], results(document)
+        alone = found.get(1)
+        paced_alone = None if alone is None else _rate(alone.paced, OURS)
+        measured_alone = None if alone is None else _rate(alone.measured, OURS)
+        known: list[str] = []
+        slower: list[str] = []
+        data = table.data[model] = {}
+        for count, result in found.items():
+            planners = PLANNERS if count > 1 else (OURS,) * len(PLANNERS)
+            ratios = {planner: result.paced.speed_up(planner) for planner in others}
+            table.rows.append((
+                *(model, str(count), *(result.shown(planner, result.paced, paced_alone) for planner in planners)),
+                *(result.paced.shown_noise, *(result.paced.shown(ratio) for ratio in ratios.values())),
+                *(result.shown(planner, result.measured, measured_alone) for planner in planners),
+            ))  # fmt: skip
+            for planner, ratio in ratios.items():
+                if ratio is not None and result.paced.noise is not None:
+                    known.append(planner)
+                    if ratio.median < 1 and not result.paced.is_equal(ratio):
+                        slower.append(f"{planner}'s on {count}")
+            data[str(count)] = {
+                "noise": result.paced.noise,
+                "failed": dict(result.failed),
+                "edgeswarm_by": {planner: ratio.to_json() for planner, ratio in ratios.items() if ratio is not None},
+                **{
+                    name: {planner: rate.to_json() for planner in PLANNERS if (rate := _rate(estimate, planner))}
+                    for name, estimate in (("at one pace", result.paced), ("as measured", result.measured))
+                },
+            }
+        if known:
+            told = f" (than {', '.join(slower)})" if slower else ""
+            table.expect(f"{model}: edgeswarm's plan is never slower than another one{told}", not slower)
     table.remarks += remarks({document["model"]: remark(document["runs"]) for document in documents})
     return table
 
 
+def plot(documents: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Samples per second against the number of devices, at one pace: a picture for each model, a line for each planner, and one
+    for as many times one device. The same figures give the same file. Raises ImportError where matplotlib is missing.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    size = (_WIDTH_INCHES * len(documents), _HEIGHT_INCHES)
+    with matplotlib.rc_context({"svg.hashsalt": "edgeswarm"}):
+        figure, places = pyplot.subplots(ncols=len(documents), figsize=size, layout="constrained", squeeze=False)
+        for axes, document in zip(places[0], documents, strict=True):
+            found = results(document)
+            for planner in PLANNERS:
+                rates = {count: _rate(result.paced, planner if count > 1 else OURS) for count, result in found.items()}
+                known = {count: rate for count, rate in rates.items() if rate is not None}
+                below = [rate.median - rate.least for rate in known.values()]
+                above = [rate.most - rate.median for rate in known.values()]
+                medians = [rate.median for rate in known.values()]
+                axes.errorbar(
+                    list(known), medians, yerr=(below, above), marker="o", markersize=4, capsize=2, label=planner
+                )
+            if 1 in found and (alone := _rate(found[1].paced, OURS)) is not None:
+                most = max(found)
+                axes.plot((1, most), (alone.median, most * alone.median), color="black", linewidth=0.8, linestyle=":")
+            axes.set_title(document["model"])
+            axes.set_xlabel("devices")
+            axes.set_xticks(list(found))
+            axes.set_ylim(bottom=0)
+        places[0][0].set_ylabel("samples per second")
+        places[0][0].legend(frameon=False)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        pyplot.close(figure)
+
+
 def main() -> int:
     parser = folder_arguments(__doc__, repeats=REPEATS)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="put the table and its picture into docs/")
     parser.add_argument("--model", action="append", default=[], choices=sorted(PAPER_MODELS))
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +240,8 @@ def main() -> int:
     paths = [given.folder / f"{model}.json" for model in sorted(PAPER_MODELS)]
     documents = [json.loads(path.read_text()) for path in paths if path.exists()]
     table = report(documents)
-    if given.write:
+    if given.write and documents:
+        plot(documents, SCALING_PICTURE)
         write_into(BENCHMARKS_PAGE, "scaling", table_and_verdicts(table))
     return table.show(as_json=given.json)
 

@@ -1,18 +1,18 @@
-"""Seconds until a test accuracy is reached: edgeswarm beside the fastest device alone and DistributedDataParallel.
+"""Seconds until a test accuracy is reached: edgeswarm beside the fastest device alone, DistributedDataParallel, and 1F1B.
 
     python -m bench.time_to_accuracy --folder DIR --task cnn --task mobilenet_v2
-    python -m bench.time_to_accuracy --folder DIR --report
+    python -m bench.time_to_accuracy --folder DIR --report [--write]       the table; into docs/benchmarks.md
 
-Environment C at 100 Mbit/s, in turns; profiles are there already, and workers wait for the next job, as they do when somebody has
-trained the model shortly before. A peer computes as many samples at once, in that layout of images, as made a few of its rounds
-quickest. Each training is a command of its own, whose start counts. Each repeat has a seed of its own, for all methods: epochs
-to an accuracy are a matter of luck. An epoch is whole mini-batches. One JSON file a task, written after each run; what was broken
-off goes on where it was, on a machine with the same processor (bench/kept_document.py).
-Needs root and nothing else at work.
+Environment C at 100 Mbit/s, in turns; profiles are there already, and workers wait for the next job, as they do when somebody
+has trained the model shortly before. A peer has the settings that made a few of its rounds quickest (accuracy_settings.py). Each
+training is a command of its own, whose start counts. Each repeat has a seed of its own, for all methods: epochs to an accuracy
+are a matter of luck. An epoch is whole mini-batches. One JSON file a task, written after each run; what was broken off goes on
+where it was, on a machine with the same processor (bench/kept_document.py). Needs root and nothing else at work.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
@@ -24,31 +24,28 @@ from pathlib import Path
 from typing import Any
 
 from bench.accuracy_process import trained
+from bench.accuracy_settings import LIMIT_SECONDS, PEERS, settings_shown, tuned_peer
 from bench.cell import JOBS, profile_in_turn
+from bench.estimate import OURS, apart, repeats_apart
+from bench.jobs.digits import TASKS
 from bench.kept_document import KeptDocument
-from bench.matrix_report import apart, repeats_apart
 from bench.measuring import Report, Spread, folder_arguments, run_as_command, say
 from bench.origin import origin, remark, remarks
-from bench.peers.balance import shares_by_speed
-from bench.peers.launch import run_peer, run_script
-from bench.peers.settings import PeerSettings, best_of, seconds_of
+from bench.pages import BENCHMARKS_PAGE, table_and_verdicts, write_into
+from bench.peers.launch import run_script
+from bench.peers.settings import PeerSettings
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
 from bench.testbed.links import HUB_ADDRESS
 from edgeswarm_coordinator.controller import TrainOptions
 
-FORMAT = "edgeswarm-accuracy/3"
-# The target of each task, and samples of a mini-batch; as bench/jobs/digits.py has them.
-TASKS = {"cnn": (0.97, 64), "mobilenet_v2": (0.95, 128)}
+FORMAT = "edgeswarm-accuracy/4"
 ENVIRONMENT, MBPS = "C", 100.0
-METHODS = ("edgeswarm", "single device", "DDP, shares by speed")
+METHODS = (OURS, *PEERS)
 # What is told, and how an epoch's line has it.
 TIMES = {"training": "trained_seconds", "in all": "seconds"}
-MICRO_BATCHES = (16, 32, 64, 128)
-TRIAL_ROUNDS = 5
 REPEATS = 3
-_LIMIT_SECONDS = 900.0
 # Beyond the peers' runs in between: each of ours is like the next one of somebody who tries things out.
 READY_WORKER_SECONDS = 3600.0
 
@@ -61,7 +58,7 @@ class TaskMeasurement:
         self._repeats = repeats
         self._kept = KeptDocument(
             folder / f"{task}.json",
-            new={"format": FORMAT, "task": task, "target": TASKS[task][0], "runs": []},
+            new={"format": FORMAT, "task": task, "target": TASKS[task].target, "runs": []},
             is_complete=lambda document: not self._missing_of(document),
         )
         self.document = self._kept.content
@@ -94,14 +91,14 @@ class TaskMeasurement:
             if "peers" not in self.document:
                 tuned = {
                     name: tuned_peer(bed, cluster, name, self._task, folder / f"tuned-{place}")
-                    for place, name in enumerate(METHODS[1:])
+                    for place, name in enumerate(PEERS)
                 }
                 self._kept.keep(peers={name: asdict(settings) for name, settings in tuned.items()})
             for repeat, method in self.missing():
                 say(f"{self._task}: {method}, {repeat + 1} of {self._repeats}")
                 number = f"run-{len(self.document['runs'])}"
                 seed = repeat + 1
-                if method == METHODS[0]:
+                if method == OURS:
                     (folder / number).mkdir(parents=True)
                     own = replace(options, seed=seed, output=folder / number / "result")
                     told = trained(own, home=cluster.operator_home)
@@ -112,50 +109,10 @@ class TaskMeasurement:
                 self._kept.keep()
 
 
-def tuned_peer(bed: EmulatedLan, cluster: BedCluster, method: str, task: str, folder: Path) -> PeerSettings:
-    """The settings that are quickest in a few rounds. Raises RuntimeError where none runs."""
-    tried: dict[tuple[int, str], float] = {}
-    choices = {
-        (settings.micro_batch, "channels last" if settings.channels_last else "channel by channel"): settings
-        for settings in settings_to_try(method, task, {device.name: device.cores for device in bed.environment.devices})
-    }
-    for number, (choice, settings) in enumerate(choices.items()):
-        words = settings.words(task, TASKS[task][1], rounds=TRIAL_ROUNDS, seconds=_LIMIT_SECONDS, is_trial=True)
-        with cluster.paused():
-            done = run_peer(
-                bed,
-                settings.script,
-                settings.devices,
-                *words,
-                "--trial",
-                folder=folder / str(number),
-                limit_seconds=_LIMIT_SECONDS,
-            )
-        tried[choice] = seconds_of(done)
-        say(f"{task}: {method}, {choice[0]} at once, {choice[1]}: {done.problem or f'{tried[choice]:.3f} s'}")
-    return choices[best_of(tried)]
-
-
-def settings_to_try(method: str, task: str, cores: Mapping[str, float]) -> list[PeerSettings]:
-    """Both layouts, and all micro-batches up to one that holds the largest share. cores: of each device."""
-    mini_batch = TASKS[task][1]
-    if method == METHODS[1]:
-        devices, shares = [max(cores, key=lambda name: cores[name])], [mini_batch]
-    else:
-        devices, shares = list(cores), shares_by_speed(mini_batch, list(cores.values()))
-    options = {"shares": ",".join(map(str, shares))} if len(devices) > 1 else {}
-    return [
-        PeerSettings("to_accuracy", devices, micro_batch, options, channels_last)
-        for channels_last in (True, False)
-        for micro_batch in MICRO_BATCHES
-        if micro_batch < 2 * max(shares)
-    ]
-
-
 def _run_peer(
     bed: EmulatedLan, cluster: BedCluster, settings: PeerSettings, task: str, folder: Path, *, seed: int
 ) -> dict[str, Any]:
-    words = settings.words(task, TASKS[task][1], rounds=1, seconds=_LIMIT_SECONDS)  # it ends by its accuracy
+    words = settings.words(task, TASKS[task].batch_size, rounds=1, seconds=LIMIT_SECONDS)  # it ends by its accuracy
     started = time.time()
     with cluster.paused():
         log, problem = run_script(
@@ -166,7 +123,7 @@ def _run_peer(
             "--seed",
             seed,
             folder=folder,
-            limit_seconds=_LIMIT_SECONDS,
+            limit_seconds=LIMIT_SECONDS,
             start_is_timed=True,
         )
     if problem:
@@ -193,10 +150,20 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
     table = Report(
         title="Seconds to a test accuracy",
         how=(
-            f"Environment {ENVIRONMENT} at {MBPS:.0f} Mbit/s; medians over repeats (least to most). Training: the rounds alone. "
-            "In all: from the command to the test that reached it, with starting processes and the tests after each epoch."
+            f"Environment {ENVIRONMENT} at {MBPS:.0f} Mbit/s; medians over repeats (least to most). Training: the epochs, "
+            "without the tests behind them. In all: from the command to the test that reached it, with starting processes. "
+            "Settings of peers: the quickest in some rounds."
         ),
-        columns=("task", "accuracy", "method", "training", "in all", "epochs"),
+        columns=(
+            "task",
+            "accuracy",
+            "method",
+            "training, s",
+            "in all, s",
+            "epochs",
+            "first epoch, s",
+            "later epochs, s",
+        ),
     )
     for document in documents:
         if document["format"] != FORMAT:
@@ -206,12 +173,12 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
         for method in METHODS:
             runs = [told for told in document["runs"] if told["method"] == method]
             ends = [(told, end) for told in runs if (end := reached(told, document["target"])) is not None]
-            head = (document["task"], f"{document['target']:.0%}", method + _settings(document, method))
+            head = (document["task"], f"{document['target']:.0%}", ", ".join((method, *_settings(document, method))))
             if not ends:
                 told = next(
                     (str(told["problem"]) for told in runs if "problem" in told), "not reached" if runs else "not yet"
                 )
-                table.rows.append((*head, told, "", ""))
+                table.rows.append((*head, told, *[""] * (len(table.columns) - len(head) - 1)))
                 continue
             trained = Spread.of([end["trained_seconds"] for _, end in ends])
             whole = Spread.of([end["seconds"] for _, end in ends])
@@ -223,9 +190,13 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
                     for told, end in ((told, reached(told, document["target"])) for told in runs)
                 }
             not_all = f" ({len(ends)} of {len(runs)} runs)" if len(ends) < len(runs) else ""
-            table.rows.append((*head, f"{trained.shown(1)} s{not_all}", f"{whole.shown(1)} s", epochs.shown(0)))
+            first, later = epoch_seconds([told for told, _ in ends])
+            table.rows.append((
+                *(*head, f"{trained.shown(1)}{not_all}", whole.shown(1), epochs.shown(0)),
+                *(Spread.of(first).shown(), Spread.of(later).shown() if later else ""),
+            ))  # fmt: skip
         for what, of_methods in taken.items():
-            if METHODS[0] in of_methods and len(of_methods) > 1:
+            if OURS in of_methods and len(of_methods) > 1:
                 table.expect(*_beside_the_best(f"{document['task']}, {what}", of_methods))
         table.data[document["task"]] = {
             what: {method: statistics.median(found.values()) for method, found in of_methods.items()}
@@ -239,8 +210,8 @@ def _beside_the_best(what: str, taken: Mapping[str, Mapping[int, float]]) -> tup
     """How much faster than the fastest peer, and whether by more than the repeats' ratios are apart. taken: seconds by method and
     repeat; in a repeat all have one seed.
     """
-    ours = taken[METHODS[0]]
-    peer = min((name for name in taken if name != METHODS[0]), key=lambda name: statistics.median(taken[name].values()))
+    ours = taken[OURS]
+    peer = min((name for name in taken if name != OURS), key=lambda name: statistics.median(taken[name].values()))
     both = [repeat for repeat in ours if repeat in taken[peer]]
     if not both or any(math.isinf(times[repeat]) for times in (ours, taken[peer]) for repeat in both):
         mine, theirs = (statistics.median(times.values()) for times in (ours, taken[peer]))
@@ -253,24 +224,33 @@ def _beside_the_best(what: str, taken: Mapping[str, Mapping[int, float]]) -> tup
     )
 
 
-def _settings(document: Mapping[str, Any], method: str) -> str:
-    """`, 64 at once, channels last`, where a peer's were tried."""
+def epoch_seconds(runs: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+    """What training took in the first epoch of each run, and in all later ones."""
+    ends = [[0.0, *(epoch["trained_seconds"] for epoch in told["epochs"])] for told in runs]
+    taken = [[end - begin for begin, end in itertools.pairwise(each)] for each in ends]
+    return [each[0] for each in taken], [seconds for each in taken for seconds in each[1:]]
+
+
+def _settings(document: Mapping[str, Any], method: str) -> tuple[str, ...]:
+    """Those of a peer; none where it was never tuned."""
     settings = document.get("peers", {}).get(method)
-    if settings is None:
-        return ""
-    return f", {settings['micro_batch']} at once{', channels last' if settings['channels_last'] else ''}"
+    return () if settings is None else (settings_shown(PeerSettings(**settings)),)
 
 
 def main() -> int:
     parser = folder_arguments(__doc__, repeats=REPEATS)
     parser.add_argument("--task", action="append", default=[], choices=sorted(TASKS))
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if not given.report:
         for task in given.task:
             TaskMeasurement(task, given.folder, repeats=given.repeats).run()
     paths = [given.folder / f"{task}.json" for task in TASKS]
-    return report([json.loads(path.read_text()) for path in paths if path.exists()]).show(as_json=given.json)
+    table = report([json.loads(path.read_text()) for path in paths if path.exists()])
+    if given.write:
+        write_into(BENCHMARKS_PAGE, "time to accuracy", table_and_verdicts(table))
+    return table.show(as_json=given.json)
 
 
 if __name__ == "__main__":

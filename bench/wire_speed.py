@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cell import FIRST_ROUNDS, measured_seconds, paced_seconds, profile_in_turn, run, written_job
+from bench.estimate import Estimate
 from bench.jobs.paper_models import PAPER_MODELS
 from bench.kept_document import KeptDocument
 from bench.measuring import Report, Spread, folder_arguments, run_as_command, say
@@ -80,33 +81,49 @@ def missing(document: Mapping[str, Any], *, repeats: int) -> list[tuple[int, str
 
 
 def report(documents: Sequence[Mapping[str, Any]]) -> Report:
+    wide = WIRES[0]
     table = Report(
         title="Speed of a narrow wire",
         how=(
             f"Environment {ENVIRONMENT} at {MBPS:.0f} Mbit/s, each wire with its own best plan. Seconds of a round: medians of "
-            "the repeats (least to most). Beside float32: in each turn, median; at one pace, each by the machine's slowness "
-            "meanwhile. Loss: of the last round, after the same samples."
+            f"the repeats (least to most). Speed beside {wide}: by {wide}'s run and that of the next repeat, "
+            "between which the others ran; noise: the one by the other, in the worst repeat; `equal` as in the matrix; at one "
+            "pace: each round by the machine's slowness meanwhile. Loss: of the last round, after the same samples."
         ),
-        columns=("model", "wire", "seconds of a round", "speed beside float32", "at one pace", "loss", "stages"),
+        columns=(
+            *("model", "wire", "seconds of a round", f"speed beside {wide}", "noise"),
+            *("at one pace", "noise at one pace", "loss", "stages"),
+        ),
     )
     for document in documents:
-        runs = {wire: [told for told in document["runs"] if told["wire"] == wire] for wire in WIRES}
-        done = {wire: {each["repeat"]: each for each in told if "round_seconds" in each} for wire, told in runs.items()}
+        model = document["model"]
+        done = [told for told in document["runs"] if "round_seconds" in told]
+        measured, paced = (
+            Estimate.against_the_next(done, rate, method="wire", own_method=wide)
+            for rate in (lambda told: 1 / measured_seconds(told), lambda told: 1 / paced_seconds(told))
+        )
         for wire in WIRES:
-            both = [(done[WIRES[0]][repeat], each) for repeat, each in done[wire].items() if repeat in done[WIRES[0]]]
-            if not both:
-                problem = next((str(each["error"]) for each in runs[wire] if "error" in each), "not yet")
-                table.rows.append((document["model"], wire, problem, "", "", "", ""))
+            own = [told for told in done if told["wire"] == wire]
+            if not own:
+                failed = (str(told["error"]) for told in document["runs"] if told["wire"] == wire and "error" in told)
+                table.rows.append((model, wire, next(failed, "not yet"), *[""] * (len(table.columns) - 3)))
                 continue
-            beside = Spread.of([measured_seconds(wide) / measured_seconds(each) for wide, each in both])
-            stages = len(both[-1][1]["document"]["stages"])
-            loss = statistics.median(each["losses"][-1] for _, each in both)
+            seconds = Spread.of([measured_seconds(told) for told in own])
+            ratios = [None if wire == wide else each.speed_up(wide, of=wire) for each in (measured, paced)]
+            loss = statistics.median(told["losses"][-1] for told in own)
             table.rows.append((
-                *(document["model"], wire, Spread.of([measured_seconds(each) for _, each in both]).shown()),
-                *(beside.shown(), Spread.of([paced_seconds(wide) / paced_seconds(each) for wide, each in both]).shown()),
-                *(f"{loss:.4f}", str(stages)),
+                *(model, wire, seconds.shown(), measured.shown(ratios[0]), measured.shown_noise),
+                *(paced.shown(ratios[1]), paced.shown_noise, f"{loss:.4f}", str(len(own[-1]["document"]["stages"]))),
             ))  # fmt: skip
-            table.data[f"{document['model']} {wire}"] = {"beside_float32": beside.to_json(), "loss": loss}
+            table.data[f"{model} {wire}"] = {
+                "seconds": seconds.to_json(),
+                f"beside_{wide}": {
+                    name: None if ratio is None else ratio.to_json()
+                    for name, ratio in zip(("as measured", "at one pace"), ratios, strict=True)
+                },
+                "noise": {"as measured": measured.noise, "at one pace": paced.noise},
+                "loss": loss,
+            }
     table.remarks += remarks({document["model"]: remark(document["runs"]) for document in documents})
     return table
 

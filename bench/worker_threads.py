@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cell import NEVER, Cell, train_from_full_speed, written_job
-from bench.matrix_report import OURS
+from bench.estimate import OURS
 from bench.measuring import Report, run_as_command, say
 from bench.testbed import groups
 from bench.testbed.bed import EmulatedLan

@@ -32,13 +32,13 @@ class Digits:
         if not test:
             chosen = chosen[: len(chosen) // WHOLE * WHOLE]
         self._images = torch.tensor(images[chosen], dtype=torch.uint8).reshape(-1, 1, 8, 8)
-        self._digits = digits[chosen].tolist()
+        self.digits = torch.from_numpy(digits[chosen])
 
     def __len__(self) -> int:
         return len(self._images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self._images[index], self._digits[index]
+        return self._images[index], int(self.digits[index])
 
 
 def small(sample: tuple[Tensor, int], _: torch.Generator) -> tuple[Tensor, int]:

@@ -45,8 +45,12 @@ def balanced_stages(
     *,
     slowness: Sequence[float],
     bytes_per_second: float,
+    least_stages: int = 1,
+    most_stages: int | None = None,
 ) -> Cut:
     """The cut whose slowest stage is fastest, over all orders and subsets of the devices, one stage on each.
+
+    Raises ValueError where there are not enough devices or blocks for `least_stages`.
 
     block_seconds: of a micro-batch, forward and backward, on a device of slowness 1. output_bytes: of each block's output;
     it goes one way in the forward, and as much comes back in the backward. Schedule1F1B waits for what it sends, so that a
@@ -60,8 +64,11 @@ def balanced_stages(
         return (work[end] - work[first]) * slowness[device] + moved / bytes_per_second
 
     best: Cut | None = None
+    possible = min(len(slowness), blocks)
+    if possible < least_stages:
+        raise ValueError(f"{least_stages} stages of {blocks} blocks on {len(slowness)} devices")
     seen: set[tuple[float, ...]] = set()
-    for count in range(1, min(len(slowness), blocks) + 1):
+    for count in range(least_stages, min(possible, most_stages or possible) + 1):
         for order in itertools.permutations(range(len(slowness)), count):
             kinds = tuple(slowness[device] for device in order)
             if kinds in seen:  # equal devices may change places

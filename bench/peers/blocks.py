@@ -47,7 +47,16 @@ def whole_model(name: str) -> nn.Module:
 
 def blocks_of(name: str) -> list[nn.Module]:
     """The same model cut into blocks, in their order."""
-    whole: Any = whole_model(name).model
+    return cut_into_blocks(name, whole_model(name))
+
+
+def cut_into_blocks(name: str, model: nn.Module) -> list[nn.Module]:
+    """Blocks of a job's model, in their order: the parts of an nn.Sequential, else as the model of that name of PAPER_MODELS is
+    cut. Raises ValueError for another name.
+    """
+    if isinstance(model, nn.Sequential):
+        return list(model)
+    whole: Any = model.model
     if name == "mobilenet_v2":
         body = whole.mobilenet_v2
         head = nn.Sequential(body.pooler, nn.Flatten(), whole.dropout, whole.classifier)

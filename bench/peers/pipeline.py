@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from bench.peers.blocks import blocks_of, optimizer, samples
 from bench.peers.rounds import arguments, join, laid_out, memory_format, time_rounds
+
+TEST_AT_ONCE = 64
 
 
 class _BothWays(torch.autograd.Function):
@@ -46,34 +51,94 @@ class LaidOut(nn.Module):
         return found
 
 
+class Pipeline:
+    """This rank's stage. module: its blocks; in training mode but while `outputs_of` runs.
+
+    given: the command line, with `add_cuts`. blocks: of the whole model. optimizer: made of a module with weights.
+    """
+
+    def __init__(
+        self,
+        given: argparse.Namespace,
+        blocks: Sequence[nn.Module],
+        optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    ) -> None:
+        cuts = [int(cut) for cut in given.cuts.split(",")]
+        mine = blocks[cuts[given.rank] : cuts[given.rank + 1]]
+        inside, between = memory_format(given.channels_last), torch.contiguous_format
+        first, last = LaidOut(activations=inside, gradients=between), LaidOut(activations=between, gradients=inside)
+        self.module = laid_out(nn.Sequential(first, *mine, last), given.channels_last)
+        self._rank, self._world = given.rank, given.world
+        micro_batches = given.mini_batch // given.micro_batch
+        self._training = Schedule1F1B(self._stage(), micro_batches, loss_fn=nn.CrossEntropyLoss())
+        self._testing: tuple[PipelineStage, Schedule1F1B, int] | None = None
+        self._optimizer = optimizer(self.module) if list(self.module.parameters()) else None
+
+    def _stage(self) -> PipelineStage:
+        return PipelineStage(self.module, self._rank, self._world, torch.device("cpu"))
+
+    def make_ready(self, inputs: Tensor | None, targets: Tensor | None) -> None:
+        """Once, before training: a round of which nothing stays. A schedule's first one works out shapes by a forward of its own,
+        of whatever memory holds on all ranks but the first, which moves the running statistics of batch norms.
+        """
+        kept = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        with torch.random.fork_rng(devices=[]):
+            self._forwards_and_backwards(inputs, targets)
+        with torch.no_grad():
+            for name, buffer in self.module.named_buffers():
+                buffer.copy_(kept[name])
+
+    def train_round(self, inputs: Tensor | None, targets: Tensor | None) -> None:
+        """inputs, targets: of a mini-batch; only the first rank needs the former, only the last one the latter."""
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()
+        self._forwards_and_backwards(inputs, targets)
+        if self._optimizer is not None:
+            self._optimizer.step()
+
+    def _forwards_and_backwards(self, inputs: Tensor | None, targets: Tensor | None) -> None:
+        if self._rank == 0:
+            self._training.step(inputs)
+        elif self._rank == self._world - 1:
+            self._training.step(target=targets)
+        else:
+            self._training.step()
+
+    def outputs_of(self, inputs: Tensor | None, count: int) -> Tensor | None:
+        """Of the whole model in evaluation, without gradients; the last rank has them.
+
+        inputs: at the first rank. count: of these, as many each time.
+        """
+        if self._testing is None:  # one of its own: a schedule that changes between both works out its shapes each time
+            micro_batches = max(self._world, math.ceil(count / TEST_AT_ONCE))
+            stage = self._stage()
+            self._testing = stage, Schedule1F1B(stage, micro_batches), micro_batches
+        stage, schedule, micro_batches = self._testing
+        self.module.eval()
+        with torch.no_grad():
+            outputs: Tensor | None = schedule.step(*(() if inputs is None else (filled_up(inputs, micro_batches),)))
+        self.module.train()
+        stage.clear_runtime_states()  # activations, which a backward would have let go
+        return None if outputs is None else outputs[:count]
+
+
+def filled_up(inputs: Tensor, parts: int) -> Tensor:
+    """With some of them again at the end, for parts of one size."""
+    return torch.cat([inputs, inputs[: -len(inputs) % parts]])
+
+
+def add_cuts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cuts", required=True, help="rank r has blocks cuts[r] to cuts[r + 1], with commas")
+
+
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--cuts", required=True, help="rank r has blocks cuts[r] to cuts[r + 1], with commas")
+    add_cuts(parser)
     given = parser.parse_args()
     join(given)
-    cuts = [int(cut) for cut in given.cuts.split(",")]
-    blocks = blocks_of(given.model)[cuts[given.rank] : cuts[given.rank + 1]]
-    inside, between = memory_format(given.channels_last), torch.contiguous_format
-    first, last = LaidOut(activations=inside, gradients=between), LaidOut(activations=between, gradients=inside)
-    module = laid_out(nn.Sequential(first, *blocks, last), given.channels_last)
-    step = optimizer(module) if list(module.parameters()) else None
-    stage = PipelineStage(module, given.rank, given.world, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, n_microbatches=given.mini_batch // given.micro_batch, loss_fn=nn.CrossEntropyLoss())
+    pipeline = Pipeline(given, blocks_of(given.model), optimizer)
     inputs, targets = samples(given.model, given.mini_batch)
-
-    def train_round() -> None:
-        if step is not None:
-            step.zero_grad()
-        if given.rank == 0:
-            schedule.step(inputs)
-        elif given.rank == given.world - 1:
-            schedule.step(target=targets)
-        else:
-            schedule.step()
-        if step is not None:
-            step.step()
-
-    time_rounds(given, train_round)
+    time_rounds(given, lambda: pipeline.train_round(inputs, targets))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import Tensor, nn
 
 from bench.measuring import say
 from bench.peers import balance
@@ -107,7 +108,7 @@ class PeerTuner:
             short: set[str] = set()
             for bucket in BUCKETS_MIB:
                 done = self._try(settings(by_speed, trial, at_once=at_once, bucket_mib=bucket), trial)
-                tried[bucket] = self._seconds_of(done)
+                tried[bucket] = paced_seconds_of(done)
                 short.add(done.short_of_memory if done.problem else "")
             if not all(map(math.isinf, tried.values())) or not self._halve(at_once, short):
                 break
@@ -117,7 +118,7 @@ class PeerTuner:
             return settings(weights, self._mini_batch, at_once=at_once, bucket_mib=bucket)
 
         alone, done = whole(by_speed), self._try(whole(by_speed), self._mini_batch)
-        choices = {alone.options["shares"]: (alone, self._seconds_of(done))}
+        choices = {alone.options["shares"]: (alone, paced_seconds_of(done))}
         if not done.problem:
             shares = [int(share) for share in alone.options["shares"].split(",")]
             speeds = balance.corrected_speeds(shares, done.cpu_seconds, [self._cores[device] for device in devices])
@@ -164,30 +165,24 @@ class PeerTuner:
         return found[best_of(tried)]
 
     def _balanced(self, micro_batch: int, bytes_per_second: float) -> PeerSettings:
-        devices = list(self._rates)
-        fastest = max(self._rates.values())
-        seconds, output_bytes = block_costs(self._model, micro_batch, channels_last=self._channels_last)
-        # The fastest device does `fastest` samples a second by itself; this machine's blocks say how they are spread.
-        factor = micro_batch / fastest / sum(seconds)
-        cut = balance.balanced_stages(
+        seconds, output_bytes = block_costs(
+            blocks_of(self._model), samples(self._model, micro_batch)[0], channels_last=self._channels_last
+        )
+        # The fastest device does so many samples a second by itself; this machine's blocks say how they are spread.
+        factor = micro_batch / max(self._rates.values()) / sum(seconds)
+        return balanced_pipeline(
+            "pipeline",
+            self._rates,
             [value * factor for value in seconds],
             output_bytes,
-            slowness=[fastest / rate for rate in self._rates.values()],
+            micro_batch=micro_batch,
             bytes_per_second=bytes_per_second,
+            channels_last=self._channels_last,
         )
-        order = [devices[place] for place in cut.devices]
-        options = {"cuts": ",".join(map(str, cut.cuts))}
-        return PeerSettings("pipeline", order, micro_batch, options, self._channels_last)
 
     def _seconds(self, settings: PeerSettings, mini_batch: int) -> float:
         """Of a round on trial; infinite where it fails."""
-        return self._seconds_of(self._try(settings, mini_batch))
-
-    @staticmethod
-    def _seconds_of(done: PeerRun) -> float:
-        """At the machine's best pace, as far as that is known: what else it has to do decides between no two settings."""
-        paced = at_best_pace(done.round_seconds, slowness_of_rounds(done))
-        return statistics.median(paced) if paced else seconds_of(done)
+        return paced_seconds_of(self._try(settings, mini_batch))
 
     def _try(self, settings: PeerSettings, mini_batch: int) -> PeerRun:
         self._tried += 1
@@ -205,14 +200,42 @@ class PeerTuner:
         return done
 
 
-def block_costs(model: str, micro_batch: int, *, channels_last: bool) -> tuple[list[float], list[int]]:
+def balanced_pipeline(
+    script: str,
+    rates: Mapping[str, float],
+    block_seconds: Sequence[float],
+    output_bytes: Sequence[int],
+    *,
+    micro_batch: int,
+    bytes_per_second: float,
+    channels_last: bool,
+    least_stages: int = 1,
+    most_stages: int | None = None,
+) -> PeerSettings:
+    """A stage on each of the devices that it is best with. rates: how fast each is beside the others. block_seconds: of a
+    micro-batch on the fastest of them.
+    """
+    devices, fastest = list(rates), max(rates.values())
+    cut = balance.balanced_stages(
+        block_seconds,
+        output_bytes,
+        slowness=[fastest / rate for rate in rates.values()],
+        bytes_per_second=bytes_per_second,
+        least_stages=least_stages,
+        most_stages=most_stages,
+    )
+    options = {"cuts": ",".join(map(str, cut.cuts))}
+    return PeerSettings(script, [devices[place] for place in cut.devices], micro_batch, options, channels_last)
+
+
+def block_costs(blocks: Sequence[nn.Module], inputs: Tensor, *, channels_last: bool) -> tuple[list[float], list[int]]:
     """By block, on this machine: seconds of forward and backward of a micro-batch, and the bytes that it gives. All lies in
     memory as in the pipeline: what is quick in one layout is slow in the other.
     """
     torch.set_num_threads(1)
     seconds, output_bytes = [], []
-    x = samples(model, micro_batch, memory_format=memory_format(channels_last))[0]
-    for block in blocks_of(model):
+    x = inputs.contiguous(memory_format=memory_format(channels_last)) if inputs.dim() == 4 else inputs
+    for block in blocks:
         laid_out(block, channels_last)
         spans = []
         for _ in range(_BLOCK_REPEATS):
@@ -233,6 +256,14 @@ def slowness_of_rounds(done: PeerRun) -> list[float | None]:
         slowness(SPEED_LOGS, end - seconds, end)
         for seconds, end in zip(done.round_seconds, done.round_ends, strict=True)
     ]
+
+
+def paced_seconds_of(done: PeerRun) -> float:
+    """Of its median round at the machine's best pace, as far as that is known: what else the machine has to do decides between no
+    two settings. Infinite where it failed.
+    """
+    paced = at_best_pace(done.round_seconds, slowness_of_rounds(done))
+    return statistics.median(paced) if paced else seconds_of(done)
 
 
 def seconds_of(done: PeerRun) -> float:

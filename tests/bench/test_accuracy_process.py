@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.accuracy_process import trained
+from bench.accuracy_process import TrainingClock, trained
 from edgeswarm_coordinator.options import DiscoveryOptions, TrainOptions
 
 
@@ -28,9 +28,8 @@ def test_a_command_that_fails_says_why(tmp_path: Path) -> None:
 def test_what_it_says_is_told_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.time()
     lines = [
-        {"round": 2, "accuracy": 0.5, "when": begun + 10.0},
-        {"round": 4, "accuracy": 0.9, "when": begun + 14.0},
-        {"round_seconds": [3.0, 1.0, 1.5, 1.0]},
+        {"accuracy": 0.5, "trained_seconds": 4.0, "when": begun + 10.0},
+        {"accuracy": 0.9, "trained_seconds": 6.5, "when": begun + 14.0},
     ]
 
     def ran(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -45,3 +44,16 @@ def test_what_it_says_is_told_from_its_start(tmp_path: Path, monkeypatch: pytest
     assert (second["trained_seconds"], second["accuracy"]) == (6.5, 0.9)
     assert first["seconds"] == pytest.approx(10.0, abs=1.0)
     assert second["seconds"] - first["seconds"] == pytest.approx(4.0)
+
+
+def test_tests_are_no_training_and_what_passes_between_rounds_is() -> None:
+    """The first epoch is from 10 to 14, the second one from 17 to 19.5."""
+    clock = TrainingClock()
+    for when, seconds in ((11.0, 1.0), (14.0, 2.0)):
+        clock.round_done(when, seconds)
+    clock.evaluated()
+    assert clock.trained_seconds == pytest.approx(4.0)
+    for when in (18.0, 19.5):
+        clock.round_done(when, 1.0)
+    clock.evaluated()
+    assert clock.trained_seconds == pytest.approx(6.5)

@@ -37,6 +37,16 @@ def test_the_slowest_stage_is_as_fast_as_can_be() -> None:
 def test_a_link_that_costs_more_than_a_device_brings_leaves_it_out() -> None:
     cut = balanced_stages([1.0, 1.0], [100, 0], slowness=[1.0, 1.0], bytes_per_second=1.0)
     assert (cut.devices, cut.cuts) == ((0,), (0, 2))
+    two = balanced_stages([1.0, 1.0], [100, 0], slowness=[1.0, 1.0], bytes_per_second=1.0, least_stages=2)
+    assert two.cuts == (0, 1, 2)
+    with pytest.raises(ValueError, match="3 stages of 2 blocks on 2 devices"):
+        balanced_stages([1.0, 1.0], [100, 0], slowness=[1.0, 1.0], bytes_per_second=1.0, least_stages=3)
+
+
+def test_no_more_stages_than_there_are_micro_batches() -> None:
+    given = ([1.0] * 4, [0] * 4)
+    assert len(balanced_stages(*given, slowness=[1.0] * 4, bytes_per_second=1.0).devices) == 4
+    assert len(balanced_stages(*given, slowness=[1.0] * 4, bytes_per_second=1.0, most_stages=2).devices) == 2
 
 
 def test_a_cut_goes_where_little_crosses_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bench.peers.pipeline import LaidOut
+from bench.peers.pipeline import LaidOut, filled_up
 
 
 def test_images_lie_one_way_in_a_stage_and_the_other_between_stages() -> None:
@@ -34,3 +34,8 @@ def test_what_is_no_image_is_contiguous() -> None:
     assert layout(scores).is_contiguous()
     layout(scores).sum().backward()
     assert scores.grad is not None
+
+
+def test_parts_of_one_size() -> None:
+    assert filled_up(torch.arange(10), 4).tolist() == [*range(10), 0, 1]
+    assert filled_up(torch.arange(8), 4).tolist() == list(range(8))

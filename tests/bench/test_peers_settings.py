@@ -34,9 +34,8 @@ class Seen(nn.Module):
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_blocks_are_timed_as_the_pipeline_lays_them_out(monkeypatch: pytest.MonkeyPatch, channels_last: bool) -> None:
     block = Seen()
-    monkeypatch.setattr(settings, "blocks_of", lambda model: [block])
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    seconds, output_bytes = block_costs("mobilenet_v2", 2, channels_last=channels_last)
+    seconds, output_bytes = block_costs([block], torch.randn(2, 3, 32, 32), channels_last=channels_last)
     assert set(block.channels_last) == {channels_last}
     assert len(seconds) == 1
     assert output_bytes == [2 * 4 * 30 * 30 * 4]
@@ -77,7 +76,7 @@ def test_more_and_fewer_micro_batches_are_tried_while_the_best_is_at_an_end(
     asked: list[bool] = []
     counts: set[int] = set()
 
-    def costs(model: str, micro_batch: int, *, channels_last: bool) -> tuple[list[float], list[int]]:
+    def costs(blocks: object, inputs: Tensor, *, channels_last: bool) -> tuple[list[float], list[int]]:
         asked.append(channels_last)
         return [1.0, 1.0], [0, 0]
 
@@ -88,6 +87,8 @@ def test_more_and_fewer_micro_batches_are_tried_while_the_best_is_at_an_end(
         return ran(seconds_of(count))
 
     monkeypatch.setattr(settings, "block_costs", costs)
+    monkeypatch.setattr(settings, "blocks_of", lambda model: [])
+    monkeypatch.setattr(settings, "samples", lambda model, count: (torch.empty(0), torch.empty(0)))
     monkeypatch.setattr(settings, "run_peer", timed)
     found = tuner.pipeline(bytes_per_second=1e9)
     assert set(asked) == {True}

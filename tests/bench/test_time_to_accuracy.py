@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench import time_to_accuracy
-from bench.jobs.digits import TASKS as JOB_TASKS
-from bench.jobs.digits import Digits
+from bench.jobs.digits import TASKS, Digits
 from bench.measuring import processor
-from bench.peers.launch import PeerRun
 from bench.peers.settings import PeerSettings
-from bench.time_to_accuracy import FORMAT, METHODS, TASKS, TaskMeasurement, reached, report, settings_to_try, tuned_peer
+from bench.time_to_accuracy import FORMAT, METHODS, TaskMeasurement, epoch_seconds, reached, report
 from tests.bench.test_measured_ablations import Bed
 
 
@@ -51,15 +48,27 @@ def test_the_first_epoch_that_is_good_enough() -> None:
     assert reached({"problem": "..."}, 0.9) is None
 
 
+def test_first_and_later_epochs() -> None:
+    ends = [(3.0, 5.0, 7.5), (4.0,)]
+    runs = [{"epochs": [{"trained_seconds": end} for end in each]} for each in ends]
+    assert epoch_seconds(runs) == ([3.0, 4.0], [2.0, 2.5])
+
+
 def test_the_table() -> None:
     table = report([DOCUMENT])
-    assert table.rows[0] == ("cnn", "90%", "edgeswarm", "25.0 (20.0 to 30.0) s", "30.0 (25.0 to 35.0) s", "2 (2 to 3)")
-    assert table.rows[2][3] == "out of memory on nano-1"
-    tuned = {"peers": {"single device": {"micro_batch": 64, "channels_last": True}}}
-    assert [row[2] for row in report([DOCUMENT | tuned]).rows] == [
+    assert table.rows[0] == (
+        *("cnn", "90%", "edgeswarm", "25.0 (20.0 to 30.0)", "30.0 (25.0 to 35.0)", "2 (2 to 3)"),
+        *("10.00 (10.00 to 10.00)", "10.00 (10.00 to 10.00)"),
+    )
+    assert [row[3] for row in table.rows[2:]] == ["out of memory on nano-1", "not yet"]
+    tuned = {"single device": PeerSettings("to_accuracy", ["nx-1"], 64, channels_last=True)}
+    tuned["1F1B"] = PeerSettings("pipeline_to_accuracy", ["nx-1", "tx2-1"], 16, {"cuts": "0,4,9"})
+    settings = {"peers": {name: asdict(each) for name, each in tuned.items()}}
+    assert [row[2] for row in report([DOCUMENT | settings]).rows] == [
         "edgeswarm",
         "single device, 64 at once, channels last",
         "DDP, shares by speed",
+        "1F1B, 16 at once, 2 stages, channel by channel",
     ]
     assert table.verdicts == [
         ("cnn, training: 3.00 times as fast as single device", True),
@@ -71,7 +80,7 @@ def test_the_table() -> None:
 def test_a_run_that_never_reaches_it_counts_as_the_slowest() -> None:
     more = {**DOCUMENT, "runs": [*DOCUMENT["runs"], run("edgeswarm", 2, 0.5, 0.8, 0.89)]}
     table = report([more])
-    assert table.rows[0][3] == "25.0 (20.0 to 30.0) s (2 of 3 runs)"
+    assert table.rows[0][3] == "25.0 (20.0 to 30.0) (2 of 3 runs)"
     assert table.verdicts == [
         ("cnn, training: 3.00 times as fast as single device", True),
         ("cnn, in all: 2.60 times as fast as single device", True),
@@ -98,13 +107,9 @@ def test_what_was_measured_in_another_way_is_left_out() -> None:
     assert table.remarks[0] == "cnn: measured in another way (edgeswarm-accuracy/2), and left out"
 
 
-def test_the_tasks_are_the_jobs() -> None:
-    assert {name: (task.target, task.batch_size) for name, task in JOB_TASKS.items()} == TASKS
-
-
 def test_an_epoch_is_whole_mini_batches() -> None:
     assert len(Digits(test=True)) == 360
-    assert {len(Digits()) % task.batch_size for task in JOB_TASKS.values()} == {0}
+    assert {len(Digits()) % task.batch_size for task in TASKS.values()} == {0}
 
 
 def test_each_run_says_what_made_it_and_another_processors_are_laid_aside(
@@ -132,33 +137,3 @@ def test_what_was_measured_in_another_way_is_not_gone_on_with(tmp_path: Path) ->
     )
     with pytest.raises(SystemExit, match="measured in another way"):
         TaskMeasurement("cnn", tmp_path, repeats=3).run()
-
-
-def test_a_peer_is_tried_in_both_layouts_and_up_to_its_largest_share() -> None:
-    cores = {"nano-1": 0.1, "nx-1": 0.3}
-    alone = settings_to_try("single device", "mobilenet_v2", cores)
-    assert {(each.micro_batch, each.channels_last) for each in alone} == {
-        (size, last) for size in (16, 32, 64, 128) for last in (True, False)
-    }
-    assert all(each.devices == ["nx-1"] and not each.options for each in alone)
-    together = settings_to_try("DDP, shares by speed", "cnn", cores)  # 16 and 48 samples
-    assert {each.micro_batch for each in together} == {16, 32, 64}
-    assert {each.options["shares"] for each in together} == {"16,48"}
-
-
-def test_a_peer_has_the_settings_of_its_quickest_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def tried(_: object, script: str, devices: list[str], *words: object, **__: object) -> PeerRun:
-        assert (script, devices, words[-1]) == ("to_accuracy", ["nx-1"], "--trial")
-        micro_batch = int(str(words[words.index("--micro-batch") + 1]))
-        if micro_batch == 128:
-            return PeerRun(problem="out of memory on nx-1")
-        return PeerRun((0.0, 1.0 - micro_batch / 100 - 0.1 * ("--channels-last" in words), 9.0))
-
-    monkeypatch.setattr(time_to_accuracy, "run_peer", tried)
-    bed = SimpleNamespace(environment=SimpleNamespace(devices=[SimpleNamespace(name="nx-1", cores=0.3)]))
-    given = (bed, SimpleNamespace(paused=nullcontext), "single device", "mobilenet_v2", tmp_path)
-    best = tuned_peer(*given)  # type: ignore[arg-type]
-    assert (best.micro_batch, best.channels_last) == (64, True)
-    monkeypatch.setattr(time_to_accuracy, "run_peer", lambda *_, **__: PeerRun(problem="not done within 900 s"))
-    with pytest.raises(RuntimeError, match="no setting runs: \\(16, 'channels last'\\)"):
-        tuned_peer(*given)  # type: ignore[arg-type]
