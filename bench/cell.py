@@ -46,8 +46,6 @@ from edgeswarm_coordinator.train_job import TrainResult
 
 JOBS = Path(__file__).parent / "jobs"
 PROFILED_AGAIN = "again"
-# At the end of a name: the same plan once more, whose distance from the first run is the noise.
-RUN_AGAIN = ", again"
 _JOB = "from paper_models import make_job\n\njob = make_job({model!r}, {settings})\n"
 # Of a checkpoint, which would be an accident in a training that is measured: after so many rounds.
 NEVER = 10**6

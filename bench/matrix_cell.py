@@ -24,8 +24,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.cell import RUN_AGAIN, Cell
-from bench.estimate import OURS
+from bench.cell import Cell
+from bench.estimate import OURS, RUN_AGAIN
 from bench.kept_document import KeptDocument
 from bench.matrix_on_bed import Effort, OnBed
 from bench.matrix_report import SERVED

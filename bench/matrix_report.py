@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.cell import RUN_AGAIN
-from bench.estimate import OURS, Estimate
+from bench.estimate import OURS, RUN_AGAIN, Estimate
 from bench.measuring import Report
 from bench.origin import remark, remarks
 from bench.testbed.speed import at_best_pace, beside_the_best

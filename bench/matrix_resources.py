@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.cell import RUN_AGAIN
-from bench.estimate import OURS
+from bench.estimate import OURS, RUN_AGAIN
 from bench.measuring import Report
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance

@@ -21,7 +21,6 @@ from typing import Any
 from bench.ablated_plans import fits, variants
 from bench.cell import (
     FIRST_ROUNDS,
-    RUN_AGAIN,
     Cell,
     measured_seconds,
     paced_seconds,
@@ -30,7 +29,7 @@ from bench.cell import (
     run,
     written_job,
 )
-from bench.estimate import apart
+from bench.estimate import RUN_AGAIN, apart
 from bench.measuring import Report, keep, say
 from bench.origin import boot_id, origin
 from bench.testbed.bed import EmulatedLan

@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.cell import RUN_AGAIN
-from bench.estimate import OURS
+from bench.estimate import OURS, RUN_AGAIN
 from bench.measuring import Report
 from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
 from edgeswarm.chunk_owners import owners_of_buffer, traffic

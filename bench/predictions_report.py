@@ -20,13 +20,13 @@ from bench.cell import (
     FIRST_ROUNDS,
     MOST_SLOWNESS,
     PROFILED_AGAIN,
-    RUN_AGAIN,
     Cell,
     counted_rounds,
     counted_slowness,
     measured_seconds,
     paced_seconds,
 )
+from bench.estimate import RUN_AGAIN
 from bench.measuring import Report, say
 from bench.refit import instance_again, median_profiles, prepared_job
 from edgeswarm.errors import EdgeswarmError
