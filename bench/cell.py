@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.interrupts import ends_all
 from bench.measuring import say
 from bench.refit import prepared_job
 from bench.starved_profile import MOST_STARVED, MOST_TRIES, forget, read_profiles, slowed, starved
@@ -170,7 +171,8 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
                 slow[name] = slowness(SPEED_LOGS, end - event.seconds, end)
                 then()
 
-        return make_plan_for_job(some, folders=cluster.folders, listener=listen)[1]
+        with ends_all():
+            return make_plan_for_job(some, folders=cluster.folders, listener=listen)[1]
 
     cache = cluster.folders.cache_dir
     cores = {device.name: device.cores for device in cluster.bed.environment.devices}
@@ -242,7 +244,9 @@ def profile_missing(
     """
     layers_alone = replace(Profiles.from_json(known["profiles"]), links={})
     ProfileCache(cluster.folders.cache_dir, warn=say).add(layers_alone)
-    instance, told = _with_its_measurements(cluster, make_plan_for_job(options, folders=cluster.folders)[1])
+    with ends_all():
+        instance = make_plan_for_job(options, folders=cluster.folders)[1]
+    instance, told = _with_its_measurements(cluster, instance)
     return instance, {**known, "seconds": {}, **told}
 
 
@@ -278,7 +282,8 @@ def train_from_full_speed(
                 starting.close()
             listener(event)
 
-        return train(options, folders=cluster.folders, listener=heard, cancel=cancel)
+        with ends_all(cancel):
+            return train(options, folders=cluster.folders, listener=heard, cancel=cancel)
 
 
 def rounds_of_a_run(round_seconds: float) -> int:

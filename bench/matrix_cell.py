@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,11 @@ from typing import Any
 from bench.cell import Cell
 from bench.estimate import OURS, RUN_AGAIN
 from bench.kept_document import KeptDocument
-from bench.matrix_on_bed import Effort, OnBed
+from bench.matrix_on_bed import PLANNERS, Effort, OnBed
 from bench.matrix_report import SERVED
 from bench.measuring import say
 from bench.origin import boot_id, origin
-from bench.peers.settings import PeerSettings
+from bench.peers.settings import PeerSettings, Trials
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -46,10 +46,18 @@ FORMAT = "edgeswarm-matrix/3"
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
 WHEN = "%Y-%m-%d %H:%M:%S"
 OLD_SECONDS = 3600.0
-PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
 
-
-SMALL = Effort(repeats=1, rounds=5, seconds=20.0, settling_seconds=20.0, alone_seconds=3.0, mini_batch=256)
+SMALL = Effort(
+    repeats=1,
+    rounds=5,
+    seconds=20.0,
+    settling_seconds=20.0,
+    alone_seconds=3.0,
+    mini_batch=256,
+    trials=Trials(at_once=(32, 64), buckets_mib=(25,), micro_batches=(4, 8)),
+    planners=(OURS, "asteroid"),
+    in_full=False,
+)
 
 
 class CellMeasurement:
@@ -104,7 +112,7 @@ class CellMeasurement:
         plans = [name for name in document["plans"] if name != OURS]
         # The same setting once more in each repeat: its distance from the first is the noise. The peers run between the two,
         # for a machine's pace changes by the minute, and the noise is to be that of what is compared.
-        turns = [OURS, *document["peers"], OURS + RUN_AGAIN, *plans, SERVED]
+        turns = [OURS, *document["peers"], OURS + RUN_AGAIN, *plans, *([SERVED] if self._effort.in_full else [])]
         return [
             (repeat, name) for repeat in range(self._effort.repeats) for name in turns if (repeat, name) not in done
         ]
@@ -121,7 +129,7 @@ class CellMeasurement:
             on_bed = OnBed(self.cell, bed, cluster, effort=self._effort, mini_batch=self.document["mini_batch"])
             instance = self._profile(on_bed)
             if "plans" not in self.document:
-                self._kept.keep(**plans_of(instance), when=time.strftime(WHEN))
+                self._kept.keep(**plans_of(instance, self._effort.planners), when=time.strftime(WHEN))
             if "peers" not in self.document:
                 say(f"{self.cell.name}: what the devices do alone")
                 speeds = self.document.get("alone") or self.alone_of_another_rate() or on_bed.alone()
@@ -170,11 +178,11 @@ class CellMeasurement:
         return instance
 
 
-def plans_of(instance: PlanningInstance) -> dict[str, Any]:
+def plans_of(instance: PlanningInstance, planners: Sequence[str] = PLANNERS) -> dict[str, Any]:
     """By planner the plans that differ, as the document has them."""
     plans: dict[str, Plan] = {}
     same: dict[str, str] = {}
-    for planner in PLANNERS:
+    for planner in planners:
         try:
             plan = make_plan(instance, planner)
         except EdgeswarmError as error:

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,11 +27,12 @@ from bench.cell import (
     written_job,
 )
 from bench.energy import Counter, joules_between, read_counters
+from bench.interrupts import ends_all
 from bench.measuring import say
 from bench.peers.alone import Alone
 from bench.peers.launch import PeerRun, run_peer
 from bench.peers.rounds import LEAST_ROUNDS, WARM_UP_ROUNDS, warm_up_rounds
-from bench.peers.settings import PeerSettings, PeerTuner, slowness_of_rounds
+from bench.peers.settings import PeerSettings, PeerTuner, Trials, slowness_of_rounds
 from bench.testbed import links
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.cluster import BedCluster
@@ -58,6 +59,7 @@ SERVED_ROUNDS = 6
 SETTLING_ROUNDS = (12, 6)
 # Of a training that is long enough for other shares to pay.
 LONG_EPOCHS = 50
+PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
 _LIMIT_SECONDS = 900.0
 
 
@@ -65,7 +67,8 @@ _LIMIT_SECONDS = 900.0
 class Effort:
     """repeats: of each method. rounds, seconds: of a run behind its first rounds, whichever is less. settling_seconds: what
     the looks of the first rounds may take. alone_seconds: of a device by itself with each of its settings. mini_batch: in place
-    of the model's of MINI_BATCH.
+    of the model's of MINI_BATCH. trials: what peers' settings are the best of. planners: whose plans are trained. in_full: also a
+    first epoch that is served, and each class of device while the others compute.
     """
 
     repeats: int = 3
@@ -74,6 +77,9 @@ class Effort:
     settling_seconds: float = 200.0
     alone_seconds: float = 8.0
     mini_batch: int | None = None
+    trials: Trials = field(default_factory=Trials)
+    planners: tuple[str, ...] = PLANNERS
+    in_full: bool = True
 
 
 class OnBed:
@@ -170,7 +176,8 @@ class OnBed:
             options = self._options(rounds=SERVED_ROUNDS, data="served")
             try:
                 # Not by the training, which begins at full speed, by which all devices are of one class.
-                planned = make_plan_for_job(options, folders=self._cluster.folders)
+                with ends_all():
+                    planned = make_plan_for_job(options, folders=self._cluster.folders)
             except EdgeswarmError as error:
                 return {"problem": f"{error.code.value}: {error.message}"}
             ahead = math.ceil(FEED_AHEAD / planned[0].micro_batches)
@@ -234,7 +241,7 @@ class OnBed:
 
     def alone(self) -> dict[str, dict[str, Any]]:
         """By class of device (its cores): what it does by itself at its best, and beside_others: samples per second likewise
-        while the others compute too; None where its memory isn't enough for that.
+        while the others compute too; None where its memory isn't enough for that, or nobody asks.
         """
         found: dict[str, dict[str, Any]] = {}
         for name, cores in sorted(self._cores.items(), key=lambda each: -each[1]):
@@ -242,22 +249,32 @@ class OnBed:
             if kind in found:
                 continue
             fastest = next(iter(found.values()), None)
-            device = Alone(self._bed, name, self._cell.model, self._mini_batch, self._effort.alone_seconds)
+            device = Alone(
+                self._bed,
+                name,
+                self._cell.model,
+                self._mini_batch,
+                self._effort.alone_seconds,
+                self._effort.trials.at_once,
+            )
             with self._cluster.paused():
                 told = device.best(folder, like=fastest)
-                others = [other for other in self._cores if other != name]
-                # Once more while the machine's other devices compute too: less, as real devices would not have it.
-                with self._cluster.accompanied(others, whole_stage(self._cluster, self._cell.job)):
-                    beside = device.largest_rate(
-                        int(told["micro_batch"]),
-                        folder / "beside-others",
-                        channels_last=bool(told["channels_last"]),
-                        expected=told["samples_per_second"],
-                        tries=1,  # the others keep the machine busy
-                    )
+                beside = self._beside_others(device, told, folder) if self._effort.in_full else None
             found[kind] = {**told, "beside_others": None if beside is None else beside["samples_per_second"]}
             say(f"{name} alone: {found[kind]}")
         return found
+
+    def _beside_others(self, device: Alone, alone: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
+        """Its rate once more while the machine's other devices compute too: less, as real devices would not have it."""
+        others = [name for name in self._cores if name != device.device]
+        with self._cluster.accompanied(others, whole_stage(self._cluster, self._cell.job)):
+            return device.largest_rate(
+                int(alone["micro_batch"]),
+                folder / "beside-others",
+                channels_last=bool(alone["channels_last"]),
+                expected=alone["samples_per_second"],
+                tries=1,  # the others keep the machine busy
+            )
 
     def tuned_peers(self, speeds: dict[str, dict[str, Any]]) -> dict[str, PeerSettings]:
         by_device = {name: speeds[f"{cores:g}"] for name, cores in self._cores.items()}
@@ -270,6 +287,7 @@ class OnBed:
             rates=rates,
             cores=self._cores,
             channels_last=bool(by_device[best]["channels_last"]),
+            trials=self._effort.trials,
             folder=self._run_folder(),
         )
         with self._cluster.paused():

@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.table import Table
 
-from edgeswarm.errors import EdgeswarmError
+from bench.interrupts import terminate_as_ctrl_c_does
+from edgeswarm.errors import EdgeswarmError, ExitCode
 from edgeswarm.security.files import write_atomically
 
 FORMAT = "edgeswarm-bench/1"
@@ -114,9 +115,13 @@ def show_all(reports: Sequence[Report], *, as_json: bool) -> int:
 
 
 def run_as_command(main: Callable[[], int]) -> NoReturn:
-    """Ends the process with what `main` returns, or with an error's message and exit code."""
+    """Ends the process with what `main` returns, or with an error's message and exit code; SIGTERM as Ctrl-C."""
+    terminate_as_ctrl_c_does()
     try:
         code = main()
+    except KeyboardInterrupt:
+        say("Interrupted.")
+        code = ExitCode.INTERRUPTED
     except EdgeswarmError as error:
         say(str(error))
         code = error.exit_code

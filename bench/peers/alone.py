@@ -18,11 +18,10 @@ from bench.measuring import say
 from bench.peers.blocks import has_images
 from bench.peers.launch import run_peer
 from bench.peers.rounds import LEAST_ROUNDS
-from bench.peers.settings import PeerSettings, seconds_of
+from bench.peers.settings import PeerSettings, Trials, seconds_of
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.speed import slowness
 
-MICRO_BATCHES = (8, 16, 32, 64, 128, 256)
 SLOWER = 0.95  # larger micro-batches are not tried once one is so much slower than the best
 BUSY, MOST_TRIES = 1.1, 3  # the machine's slowness beyond which a rate is measured once more, and how often
 _LIMIT_SECONDS = 900.0
@@ -30,13 +29,16 @@ _LIMIT_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class Alone:
-    """A device by itself. seconds: of each setting that is tried, and of each step by which its rate is told."""
+    """A device by itself. seconds: of each setting that is tried, and of each step by which its rate is told. micro_batches: what
+    is tried of them first.
+    """
 
     bed: EmulatedLan
     device: str
     model: str
     mini_batch: int
     seconds: float
+    micro_batches: tuple[int, ...] = Trials.at_once
 
     def best(self, folder: Path, *, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """samples_per_second with its best micro_batch; channels_last: 1 where images are better off so.
@@ -47,19 +49,19 @@ class Alone:
         """
         if like is not None:
             return self._best_like(like, folder)
-        plain = self._tried(MICRO_BATCHES, folder, channels_last=False)
+        plain = self._tried(self.micro_batches, folder, channels_last=False)
         if not plain:
             raise RuntimeError(f"{self.device} can't train {self.model} by itself")
         at_once = max(plain, key=lambda size: plain[size])
         tried, channels_last = plain, False
         if has_images(self.model):
-            larger = tuple(size for size in MICRO_BATCHES if size >= at_once)
+            larger = tuple(size for size in self.micro_batches if size >= at_once)
             images = self._tried(larger, folder, channels_last=True, beside=plain[at_once])
             if images and max(images.values()) > plain[at_once]:
                 tried, channels_last = images, True
                 at_once = max(images, key=lambda size: images[size])
         # The best may be larger than what is tried for both; where that ended before, it was with one too large.
-        while at_once == max(tried) >= MICRO_BATCHES[-1] and 2 * at_once <= self.mini_batch:
+        while at_once == max(tried) >= self.micro_batches[-1] and 2 * at_once <= self.mini_batch:
             more = self._tried((2 * at_once,), folder, channels_last=channels_last, beside=tried[at_once])
             if not more or more[2 * at_once] <= tried[at_once]:
                 break

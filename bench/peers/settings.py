@@ -24,14 +24,23 @@ from bench.peers.rounds import laid_out, memory_format
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.speed import at_best_pace, slowness
 
-BUCKETS_MIB = (2, 25)
-PIPELINE_MICRO_BATCHES = (16, 32, 64)
 TRIAL_PART = 4  # of the mini-batch, where its size doesn't matter
 TRIAL_ROUNDS = 2
 _LIMIT_SECONDS = 600.0
 _BLOCK_REPEATS = 7
 
 Choice = TypeVar("Choice")
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What is tried first; more, while the best is at an end. at_once: samples, on a device alone. buckets_mib: DDP's, no others.
+    micro_batches: of a round of 1F1B.
+    """
+
+    at_once: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
+    buckets_mib: tuple[int, ...] = (2, 25)
+    micro_batches: tuple[int, ...] = (16, 32, 64)
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,7 @@ class PeerTuner:
         rates: Mapping[str, float],
         cores: Mapping[str, float],
         channels_last: bool,
+        trials: Trials,
         folder: Path,
     ) -> None:
         self._bed = bed
@@ -77,6 +87,7 @@ class PeerTuner:
         self._rates = dict(rates)
         self._cores = dict(cores)
         self._channels_last = channels_last
+        self._trials = trials
         self._folder = folder
         self._tried = 0
 
@@ -106,7 +117,7 @@ class PeerTuner:
             least = math.ceil(max(at_once[device] * sum(by_speed) / rate for device, rate in self._rates.items()))
             trial = min(self._mini_batch, max(self._mini_batch // TRIAL_PART, least))
             short: set[str] = set()
-            for bucket in BUCKETS_MIB:
+            for bucket in self._trials.buckets_mib:
                 done = self._try(settings(by_speed, trial, at_once=at_once, bucket_mib=bucket), trial)
                 tried[bucket] = paced_seconds_of(done)
                 short.add(done.short_of_memory if done.problem else "")
@@ -142,11 +153,11 @@ class PeerTuner:
     def pipeline(self, *, bytes_per_second: float) -> PeerSettings:
         """Stages balanced by speed, for each number of micro-batches that is tried; 1F1B needs as many as stages.
 
-        Beyond those of PIPELINE_MICRO_BATCHES half or twice as many, while the best is the least or the most of all.
+        Beyond those of its trials half or twice as many, while the best is the least or the most of all.
         """
         found: dict[int, PeerSettings] = {}
         tried: dict[int, float] = {}
-        ahead = [count for count in PIPELINE_MICRO_BATCHES if count <= self._mini_batch]
+        ahead = [count for count in self._trials.micro_batches if count <= self._mini_batch]
         while ahead:
             for count in ahead:
                 settings = self._balanced(self._mini_batch // count, bytes_per_second)

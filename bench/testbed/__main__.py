@@ -25,7 +25,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from edgeswarm.errors import EdgeswarmError
+from bench.interrupts import terminate_as_ctrl_c_does
+from edgeswarm.errors import EdgeswarmError, ExitCode
 
 from . import bed, groups, links
 from .bed import EmulatedLan
@@ -116,8 +117,11 @@ def main() -> int:
     if problem:
         print(f"error: no testbed here: it {problem}", file=sys.stderr)
         return 1
+    terminate_as_ctrl_c_does()
     try:
         return _act(given)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
     except EdgeswarmError as error:
         print(f"error: {error.message}\nremedy: {error.remedy}", file=sys.stderr)
         return 1

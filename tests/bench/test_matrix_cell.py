@@ -13,7 +13,7 @@ import pytest
 
 from bench import kept_document, matrix_cell, origin
 from bench.cell import Cell
-from bench.matrix_cell import CellMeasurement
+from bench.matrix_cell import SMALL, CellMeasurement
 from bench.matrix_on_bed import Effort
 from bench.measuring import processor
 from bench.peers.settings import PeerSettings
@@ -48,6 +48,12 @@ def test_each_repeat_has_every_method_once(tmp_path: Path) -> None:
     missing = CellMeasurement(CELL, tmp_path, effort=EFFORT).missing()
     turns = ["edgeswarm", "DDP", "edgeswarm, again", "gpipe", "edgeswarm, first epoch served"]
     assert missing == [(repeat, name) for repeat in range(3) for name in turns]
+
+
+def test_a_small_one_has_no_epoch_that_is_served(tmp_path: Path) -> None:
+    keep(tmp_path)
+    missing = CellMeasurement(CELL, tmp_path, effort=SMALL).missing()
+    assert missing == [(0, name) for name in ["edgeswarm", "DDP", "edgeswarm, again", "gpipe"]]
 
 
 def test_a_repeat_that_was_broken_off_is_measured_as_a_whole(tmp_path: Path) -> None:

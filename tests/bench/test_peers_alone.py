@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,14 @@ def test_larger_micro_batches_are_tried_while_they_are_faster(
     assert told["plain_samples_per_second"] == pytest.approx(10 * 256**0.1)
     tried = [each["at_once"] for each in runs if each["channels_last"]]
     assert tried == [256, 512, 1024, 512]
+
+
+def test_where_few_are_tried_it_goes_on_from_the_largest_alike(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    nano = replace(device(monkeypatch, runs, lambda size, last: float(min(size, 128))), micro_batches=(32, 64))
+    assert nano.best(tmp_path)["micro_batch"] == 128
+    assert [each["at_once"] for each in runs] == [32, 64, 64, 128, 256, 128]
 
 
 def test_a_slower_device_begins_where_the_faster_one_ended(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bench.peers import settings
 from bench.peers.launch import PeerRun
-from bench.peers.settings import PeerTuner, block_costs
+from bench.peers.settings import PeerTuner, Trials, block_costs
 from bench.scaling import nanos
 from bench.testbed.bed import EmulatedLan
 
@@ -53,6 +53,7 @@ def tuner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PeerTuner:
         rates={device.name: 1.0 for device in environment.devices},
         cores={device.name: 0.5 for device in environment.devices},
         channels_last=True,
+        trials=Trials(),
         folder=tmp_path,
     )
 
