@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -56,7 +57,15 @@ def fitted(by_hand: Plan, *, node_ids: Sequence[str], layer_graph: LayerGraph, b
 
     Raises EdgeswarmError: PLAN_INVALID, NO_DEVICES for a name that none of them has.
     """
-    plan = with_node_ids(by_hand, resolve_names(by_hand.devices, node_ids))
+    resolved = resolve_names(by_hand.devices, node_ids)
+    for name, other in itertools.combinations(by_hand.devices, 2):
+        if resolved[name] == resolved[other]:
+            raise EdgeswarmError(
+                ErrorCode.PLAN_INVALID,
+                f"The plan has {name} and {other}, which are one device.",
+                "Give each device one part of one stage.",
+            )
+    plan = with_node_ids(by_hand, resolved)
     plan.validate_for(
         layer_count=len(layer_graph.layers),
         mini_batch=batch_size,

@@ -306,8 +306,10 @@ class Engine:
         now = self._queue.now
         sharing = max(0.0, replica.sharing_until - now) / 2
         missing = computed - (now - replica.started - (replica.stalled - sharing))
-        if now < replica.busy_until and missing > _A_MOMENT:
-            self._queue.at(now + missing + min(missing, sharing), self._gradients_done, bucket)
+        then = now + missing + min(missing, sharing)
+        # After hours what is missing may be less than the clock's last digit.
+        if now < replica.busy_until and missing > _A_MOMENT and then > now:
+            self._queue.at(then, self._gradients_done, bucket)
             return
         assert replica.all_reduce is not None
         replica.all_reduce.hand_in(replica.all_reduce.first_bucket + number)

@@ -73,3 +73,20 @@ def test_passes_become_those_of_node_ids(tmp_path: Path) -> None:
     path.write_text(json.dumps({"micro_batch": 4, "micro_batches": 2, "stages": [stage]}))
     plan = fitted(read_plan(path), node_ids=IDS, layer_graph=GRAPH, batch_size=8)
     assert plan.stages[0].passes == {"nano-2-00000b": 2}
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [
+            {"first_layer": 0, "end_layer": 2, "shares": {"nano-1": 4}},
+            {"first_layer": 2, "end_layer": 3, "shares": {"nano-1-00000a": 4}},
+        ],
+        [{"first_layer": 0, "end_layer": 3, "shares": {"nano-1": 3, "nano-1-00000a": 1}}],
+    ],
+)
+def test_a_device_by_two_names_is_told(tmp_path: Path, stages: list[object]) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps({"micro_batch": 4, "micro_batches": 2, "stages": stages}))
+    with pytest.raises(EdgeswarmError, match="nano-1 and nano-1-00000a, which are one device") as caught:
+        fitted(read_plan(tmp_path / "plan.json"), node_ids=IDS, layer_graph=GRAPH, batch_size=8)
+    assert caught.value.code is ErrorCode.PLAN_INVALID

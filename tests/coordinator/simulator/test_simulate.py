@@ -460,3 +460,18 @@ def test_passes_follow_one_another_and_hold_what_one_of_them_saves() -> None:
     assert computed(at_once.events, "a") == "F0@0-5.5 B0@5.5-16"
     assert computed(result.events, "a") == "F0@0-12.5 B0@12.5-17"
     assert at_once.memory["a"].peak_bytes - result.memory["a"].peak_bytes == 200
+
+
+def test_a_round_of_a_day_has_an_end() -> None:
+    """What is missing of a bucket's gradients is then less than the clock's last digit."""
+    for part in range(20):
+        seconds = [(1000.0 / (3 + part + layer), 2000.0 / (7 + part + 2 * layer)) for layer in range(8)]
+        instance = make_instance(
+            [(50 * forward, 50 * backward) for forward, backward in seconds],
+            devices=2,
+            mini_batch=4,
+            bandwidth=1e4,
+            gradient_bytes=3_000_000,
+        )
+        plan = make_plan((8, {"a": 3, "b": 1}, 1), micro_batches=1)
+        assert simulate(instance, plan).round_seconds > 16384
