@@ -28,6 +28,7 @@ from edgeswarm.wire.v1 import data_pb2
 PORT_OFFSET = 3
 _SECTION_SECONDS = 30.0
 _MOST_SINKS = 64
+_MOST_SECTIONS = 4  # that nobody has asked for yet
 
 
 class LinkSink:
@@ -36,7 +37,7 @@ class LinkSink:
     def __init__(self, identity: Identity, *, address: str) -> None:
         self._lock = threading.Lock()
         # By ticket: who may use it, and the sections that are whole.
-        self._sinks: dict[bytes, tuple[str, queue.SimpleQueue[bytes]]] = {}
+        self._sinks: dict[bytes, tuple[str, queue.Queue[bytes]]] = {}
         self._listener = StreamListener(identity, behind=address, offset=PORT_OFFSET, taken=self._take)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -52,7 +53,7 @@ class LinkSink:
         with self._lock:
             if len(self._sinks) >= _MOST_SINKS:
                 del self._sinks[next(iter(self._sinks))]  # the oldest: whoever has it has gone
-            self._sinks[ticket] = (peer_node_id(context), queue.SimpleQueue())
+            self._sinks[ticket] = (peer_node_id(context), queue.Queue(_MOST_SECTIONS))
         return data_pb2.StreamTicket(port=self._listener.port, ticket=ticket).SerializeToString()
 
     def _close_section(self, ticket: bytes, context: grpc.ServicerContext) -> bytes:
@@ -74,7 +75,9 @@ class LinkSink:
             return
         try:
             while True:
-                sections.put(SECTION.pack(*_section(stream)))
+                sections.put(SECTION.pack(*_section(stream)), timeout=_SECTION_SECONDS)
+        except queue.Full:
+            pass  # who sends them doesn't ask what came: the stream is closed
         finally:
             with self._lock:
                 self._sinks.pop(ticket, None)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import socket
 import time
 from pathlib import Path
 
 from .runs import ProcessName
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 _LOOK_EVERY_SECONDS = 0.05
 _ENDED_STATES = ("Z", "X")  # a zombie computes no more; it only waits for its parent
 
@@ -18,6 +22,16 @@ def this_process() -> ProcessName:
     process = process_of(os.getpid())
     assert process is not None, "we live"
     return process
+
+
+def this_machine() -> str:
+    """A name of this machine that stays where its host name changes; the host name where it has no other."""
+    for path in _MACHINE_IDS:
+        with contextlib.suppress(OSError):
+            if machine_id := path.read_text(errors="replace").strip():
+                # systemd wants nobody to be told the number itself.
+                return hashlib.sha256(f"edgeswarm {machine_id}".encode()).hexdigest()[:32]
+    return socket.gethostname()
 
 
 def process_of(pid: int) -> ProcessName | None:
@@ -55,7 +69,8 @@ def wait_for_end(process: ProcessName, *, timeout_seconds: float) -> bool:
 def _began(pid: int) -> str | None:
     """When a living process began, in clock ticks since the boot, and which boot that was; None where there is none."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        # A name that the kernel has cut may end within a letter.
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         boot = _BOOT.read_text().strip()
     except OSError:
         return None

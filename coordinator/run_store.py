@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from edgeswarm.config import Folders
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.files import make_private_folder, write_atomically
 
-from .processes import lives
+from .processes import lives, this_machine
 from .runs import RunRecord, RunState
 
 RECORD_FILE = "run.json"
@@ -43,7 +42,7 @@ class Run:
     @property
     def elsewhere(self) -> bool:
         """It was started on another machine that shares our state folder: whether it lives can't be seen from here."""
-        return self.record.host != socket.gethostname()
+        return self.record.machine != this_machine()
 
 
 class RunStore:
@@ -133,7 +132,7 @@ def read_run(folder: Path) -> Run:
             ErrorCode.CONFIG, f"{path} can't be read: {error}.", f"Remove the folder {folder}."
         ) from error
     record = RunRecord.from_json(document, where=str(path))
-    alive = record.host != socket.gethostname() or lives(record.process)
+    alive = record.machine != this_machine() or lives(record.process)
     return Run(record, record.state(alive=alive), folder)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from edgeswarm.errors import EdgeswarmError, ErrorCode, ExitCode
 from edgeswarm.json_fields import Fields
 
-FORMAT = "edgeswarm-run/1"
+FORMAT = "edgeswarm-run/2"
 
 
 class RunState(enum.Enum):
@@ -54,9 +54,10 @@ class LastEvaluation:
 class RunRecord:
     """One training. Times are seconds since 1970.
 
-    name: of the job. job_file, folder: absolute; folder is where the result goes. steps: what goes on now.
-    devices: node ids. round: how many rounds are done, of `rounds`. epoch: of the newest round, from 0; loss: its loss.
-    checkpoint_round: rounds that the newest checkpoint holds. detached: it runs without a terminal.
+    name: of the job. host: the machine's name, for a person; machine: what it is known by (processes.py). job_file, folder:
+    absolute; folder is where the result goes. steps: what goes on now. devices: node ids. round: how many rounds are done, of
+    `rounds`. epoch: of the newest round, from 0; loss: its loss. checkpoint_round: rounds that the newest checkpoint holds.
+    detached: it runs without a terminal.
     exit_code, error: of its end; error as EdgeswarmError.to_json makes it.
     """
 
@@ -66,6 +67,7 @@ class RunRecord:
     folder: str
     process: ProcessName
     host: str
+    machine: str
     started: float
     updated: float
     detached: bool = False
@@ -122,6 +124,7 @@ class RunRecord:
             folder=fields.text("folder"),
             process=ProcessName(process.integer("pid", minimum=1), process.text("began")),
             host=fields.text("host"),
+            machine=fields.text("machine"),
             started=fields.number("started"),
             updated=fields.number("updated"),
             detached=fields.flag("detached"),

@@ -174,7 +174,10 @@ def find_agents(
                 while True:
                     remaining_seconds = max(0.0, deadline - time.monotonic())
                     for name in seen.wait(min(remaining_seconds, _LOOK_SECONDS)):
-                        infos[name] = zeroconf.ServiceInfo(SERVICE_TYPE, name)
+                        try:
+                            infos[name] = zeroconf.ServiceInfo(SERVICE_TYPE, name)
+                        except zeroconf.BadTypeInNameException:
+                            continue  # anybody on the network may say that one of another type is one of ours
                         # Most answers carry everything; what is missing is asked for.
                         patience_ms = 1000 * min(1.0, max(0.001, deadline - time.monotonic()))
                         infos[name].request(network, patience_ms, _MULTICAST)

@@ -13,7 +13,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 from ..events import Event, JobBegins
 from ..options import TrainOptions
-from ..processes import this_process
+from ..processes import this_machine, this_process
 from ..run_events import after, ended
 from ..run_store import LOG_FILE, RecordFile, RunStore
 from ..runs import RunRecord
@@ -85,6 +85,7 @@ class Recording:
                 folder=str(self._options.result_folder.absolute()),
                 process=this_process(),
                 host=socket.gethostname(),
+                machine=this_machine(),
                 started=now,
                 updated=now,
             )

@@ -18,7 +18,6 @@ from .interrupts import cancelled_by_signals
 from .options import operator_settings
 
 _LOOK_EVERY_SECONDS = 0.1
-_ANY_ADDRESS = ("0.0.0.0", "::")
 _SOMEWHERE_ELSE = "198.51.100.1:9"  # an address for documentation: nothing is sent there, only the route is asked for
 
 
@@ -66,6 +65,7 @@ def create(
       edgeswarm token create --uses 4         the same command on four devices
     """
     from edgeswarm.config import Folders, join_host_and_port
+    from edgeswarm.listening import EVERY_ADDRESS
     from edgeswarm.security.authority import CertificateAuthority
     from edgeswarm.security.join import DEFAULT_JOIN_PORT, JoinServer
     from edgeswarm.security.token import TokenStore
@@ -85,8 +85,9 @@ def create(
     with server, cancelled_by_signals("no device can join any more") as cancel:
         made = TokenStore(folder).create(authority.fingerprint, uses=uses, lifetime_seconds=lifetime_seconds)
         deadline = time.monotonic() + lifetime_seconds
-        host = settings.listen_address if settings.listen_address not in _ANY_ADDRESS else _likely_address()
-        target = host if server.port == DEFAULT_JOIN_PORT else join_host_and_port(host, server.port)
+        host = settings.listen_address if settings.listen_address not in EVERY_ADDRESS else _likely_address()
+        is_plain = server.port == DEFAULT_JOIN_PORT and ":" not in host
+        target = host if is_plain else join_host_and_port(host, server.port)
         command = f"edgeswarm-agent join {target} {made}"
         expires = datetime.datetime.now().astimezone() + datetime.timedelta(seconds=lifetime_seconds)
         if as_json:

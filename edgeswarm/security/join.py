@@ -27,7 +27,6 @@ import http.server
 import json
 import logging
 import socket
-import socketserver
 import ssl
 import tempfile
 import threading
@@ -39,6 +38,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ..errors import EdgeswarmError, ErrorCode
+from ..listening import bound_socket, plain_address
 from .authority import JOIN_SERVER_NAME, CertificateAuthority
 from .certificates import (
     Role,
@@ -66,6 +66,7 @@ JOIN_PATH = "/v1/join"
 
 _BODY_LIMIT_BYTES = 16 * 1024  # a request is about 1 KiB, an answer 2
 _TIMEOUT_SECONDS = 10.0  # for each read and write, on both ends
+_CONNECTION_SECONDS = 30.0  # for all of what one connection asks
 _CONNECTIONS = 16  # at once; more are turned away, so that nobody can make us start threads without end
 _PENDING_KEY_FILE = "pending-key.pem"
 
@@ -81,8 +82,19 @@ def join(host: str, port: int, *, token: Token, identity_folder: Path, node_id: 
     """Join the cluster of `token` at its operator's machine, and save the identity that it gives to `identity_folder`.
 
     Raises EdgeswarmError: DEVICE_UNREACHABLE (nobody answers), TRUST (not the token's cluster, or node id taken),
-    TOKEN (unknown, expired, used up). Until the identity is saved, an older one in the folder stays as it is.
+    TOKEN (unknown, expired, used up), OUTPUT_FAILED. Until the identity is saved, an older one in the folder stays as it is.
     """
+    try:
+        return _join(host, port, token=token, identity_folder=identity_folder, node_id=node_id)
+    except OSError as error:
+        raise EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"This device's identity can't be written to {identity_folder}: {error.strerror or error}.",
+            "Free space there, or let this user write to it, and join again; the token is still good for this device.",
+        ) from error
+
+
+def _join(host: str, port: int, *, token: Token, identity_folder: Path, node_id: str) -> Identity:
     make_private_folder(identity_folder)
     authority_pem = _fetch_authority(host, port, token)
     key = _device_key(identity_folder, node_id)
@@ -286,12 +298,13 @@ class _Server(http.server.ThreadingHTTPServer):
         self.joins = joins
         self._tls = tls
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        # HTTPServer's own looks the host's name up, which takes many seconds on a network without DNS.
-        socketserver.TCPServer.server_bind(self)
+        super().__init__(address, _Handler, bind_and_activate=False)
+        self.socket.close()
+        # HTTPServer's own knows IPv4 alone, and looks the host's name up, which takes many seconds on a network without DNS.
+        self.socket = bound_socket(*address)
+        self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "join", self.server_address[1]
+        self.server_activate()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
@@ -307,12 +320,25 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.settimeout(_TIMEOUT_SECONDS)
-        # The handshake happens here, in the connection's own thread, so that a silent client holds up nobody else.
-        with self._tls.wrap_socket(request, server_side=True) as secured:
+        with contextlib.ExitStack() as ending:
+            # Who sends a byte now and then would hold one of the few connections for hours. TLS takes the socket over.
+            own = ending.enter_context(request.dup())
+            timer = threading.Timer(_CONNECTION_SECONDS, _shut_down, (own,))
+            timer.daemon = True
+            timer.start()
+            ending.callback(timer.cancel)
+            # The handshake happens here, in the connection's own thread, so that a silent client holds up nobody else.
+            secured = ending.enter_context(self._tls.wrap_socket(request, server_side=True))
             super().finish_request(secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.info("join: connection from %s failed", client_address, exc_info=True)
+
+
+def _shut_down(connection: socket.socket) -> None:
+    """Whoever reads from it or writes to it is told that it has ended."""
+    with contextlib.suppress(OSError):  # it has
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -351,7 +377,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         else:
             self._answer(200, json.dumps({"certificate": certificate.decode()}).encode())
             if self.server.joins.on_joined is not None:
-                self.server.joins.on_joined(node_id, self.client_address[0])
+                self.server.joins.on_joined(node_id, plain_address(self.client_address[0]))
 
     def _admitted(self, request: dict[str, Any]) -> tuple[str, bytes]:
         try:

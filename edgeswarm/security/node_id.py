@@ -43,7 +43,7 @@ def load_or_create_node_id(folder: Path, *, name: str | None = None, operator: b
     """The node id kept in `folder`, chosen now if there is none yet.
 
     name: what to build a new id from instead of the host name; an id that exists is never changed by it.
-    Two processes that start at once get the same id. Raises EdgeswarmError (CONFIG) for a damaged file.
+    Two processes that start at once get the same id. Raises EdgeswarmError: CONFIG for a damaged file, OUTPUT_FAILED.
     """
     path = make_private_folder(folder) / FILE_NAME
     if not path.exists():
@@ -66,13 +66,19 @@ def forget_node_id(folder: Path) -> None:
 def _create(path: Path, node_id: str) -> None:
     # A link fails where the name is taken, and the file that it names is complete: whoever links first has chosen.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with temporary.open("w") as file:
-        file.write(node_id + "\n")
-        file.flush()
-        os.fsync(file.fileno())  # else it may be empty after a power cut
     try:
+        with temporary.open("w") as file:
+            file.write(node_id + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # else it may be empty after a power cut
         os.link(temporary, path)
     except FileExistsError:
         pass
+    except OSError as error:
+        raise EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"This machine's name in the cluster can't be written to {path}: {error.strerror or error}.",
+            "Free space there, or let this user write to it; a file system without links, as FAT, will not do.",
+        ) from error
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)

@@ -29,6 +29,7 @@ from cryptography import x509
 
 from ..config import host_and_port, join_host_and_port
 from ..errors import EdgeswarmError, ErrorCode
+from ..listening import bound_socket
 from ..security.certificates import certificate_holder
 from ..security.files import write_atomically
 from ..security.identity import Identity
@@ -338,13 +339,10 @@ class StreamListener:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, kind, protocol)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening = bound_socket(host, port)
     try:
-        listening.bind(target)
         listening.listen()
-    except (OSError, OverflowError):
+    except OSError:
         listening.close()
         raise
     return listening

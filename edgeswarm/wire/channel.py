@@ -19,6 +19,7 @@ from cryptography import x509
 
 from ..config import host_and_port
 from ..errors import EdgeswarmError, ErrorCode
+from ..listening import bound_socket
 from ..security.certificates import Role, certificate_holder, read_certificate
 from ..security.identity import Identity
 from ..security.node_id import server_name
@@ -166,10 +167,7 @@ def check_address_is_free(address: str) -> None:
     """
     try:
         host, port = host_and_port(address)
-        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(target)
+        bound_socket(host, port).close()
     except ValueError as error:  # UnicodeError among them, for what no host can be called
         raise _cannot_listen(address, str(error)) from error
     except OSError as error:

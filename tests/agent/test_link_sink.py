@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.wire.byte_stream import at_port, open_stream
 from edgeswarm.wire.channel import raw_unary, secure_channel, secure_server
+from edgeswarm.wire.frames import SIZE
 from edgeswarm.wire.link_probe import AGENT_SERVICE, CLOSE_SECTION, OPEN, measure_link
 from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc, data_pb2
+from edgeswarm_agent import link_sink
 from edgeswarm_agent.link_sink import LinkSink
 
 PROBER, FAR_END, OTHER = "prober-000001", "far-end-000002", "other-000003"
@@ -78,3 +81,17 @@ def test_a_ticket_is_good_for_its_owner_alone(far_end: FarEnd) -> None:
         call(ticket.ticket, timeout=10)
     for channel in channels.values():
         channel.close()
+
+
+def test_sections_that_nobody_asks_for_end_the_stream(far_end: FarEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node of the cluster that sends ends of sections without end would fill the agent's memory."""
+    monkeypatch.setattr(link_sink, "_SECTION_SECONDS", 0.2)
+    channel = secure_channel(far_end.address, identity=far_end.identities[PROBER], node_id=FAR_END)
+    ticket = data_pb2.StreamTicket.FromString(raw_unary(channel, AGENT_SERVICE, OPEN)(b"", timeout=10))
+    stream = open_stream(at_port(far_end.address, ticket.port), identity=far_end.identities[PROBER], node_id=FAR_END)
+    stream.send(ticket.ticket)
+    with contextlib.suppress(OSError):  # it may be gone before all are sent
+        stream.send(SIZE.pack(0) * 100)
+    assert stream.wait_for_end()
+    stream.close()
+    channel.close()

@@ -16,14 +16,14 @@ import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm_coordinator import run_store
-from edgeswarm_coordinator.processes import lives, process_of, send_signal, this_process, wait_for_end
+from edgeswarm_coordinator.processes import lives, process_of, send_signal, this_machine, this_process, wait_for_end
 from edgeswarm_coordinator.run_events import ended
 from edgeswarm_coordinator.run_store import KEPT_ENDED_RUNS, RECORD_FILE, RecordFile, RunStore, read_run
 from edgeswarm_coordinator.runs import ProcessName, RunRecord, RunState
 
 from .test_runs import BEGUN
 
-HERE = dataclasses.replace(BEGUN, host=socket.gethostname())
+HERE = dataclasses.replace(BEGUN, host=socket.gethostname(), machine=this_machine())
 
 
 @pytest.fixture
@@ -146,12 +146,33 @@ def test_a_process_that_is_gone_is_lost_and_so_is_one_whose_number_another_has(
 
 
 def test_one_of_another_machine_may_live(store: RunStore) -> None:
-    record = dataclasses.replace(BEGUN, host="another-machine", job_id="digits-1")
+    record = dataclasses.replace(BEGUN, machine="another machine", job_id="digits-1")
     folder = store.folder_of("digits-1")
     (folder / RECORD_FILE).write_text(json.dumps(record.to_json()))
     run = read_run(folder)
     assert run.state is RunState.RUNNING
     assert run.elsewhere
+
+
+def test_a_machine_that_is_called_otherwise_now_is_the_same(store: RunStore) -> None:
+    """One that was killed there is lost, and one that runs can be stopped."""
+    gone = dataclasses.replace(HERE, host="before", job_id="digits-1", process=ProcessName(1, "of another boot"))
+    living = dataclasses.replace(HERE, host="before", job_id="digits-2", process=this_process())
+    for record in (gone, living):
+        (store.folder_of(record.job_id) / RECORD_FILE).write_text(json.dumps(record.to_json()))
+    found = {run.record.job_id: (run.state, run.elsewhere) for run in store.all()}
+    assert found == {"digits-1": (RunState.LOST, False), "digits-2": (RunState.RUNNING, False)}
+
+
+def test_a_process_whose_name_is_no_text_is_one_all_the_same() -> None:
+    """The kernel cuts names to fifteen bytes, in the middle of a letter."""
+    code = "import time\nopen('/proc/self/comm', 'wb').write('обучение'.encode())\nprint(1, flush=True)\ntime.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = process_of(process.pid)
+        process.kill()
+    assert found is not None
 
 
 def test_this_process_lives() -> None:

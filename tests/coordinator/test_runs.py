@@ -34,6 +34,7 @@ BEGUN = RunRecord(
     folder="/home/me/edgeswarm-out-digits",
     process=ProcessName(4711, "12345 boot"),
     host="desk",
+    machine="desk",
     started=1000.0,
     updated=1000.0,
 )

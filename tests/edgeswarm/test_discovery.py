@@ -6,13 +6,19 @@ import contextlib
 import functools
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import zeroconf
+from zeroconf._dns import DNSPointer
+from zeroconf._protocol.outgoing import DNSOutgoing
+from zeroconf.const import _CLASS_IN, _FLAGS_AA, _FLAGS_QR_RESPONSE, _TYPE_PTR
 
 from edgeswarm.discovery import (
+    SERVICE_TYPE,
     Advertiser,
     FoundAgent,
     InterfaceAddress,
@@ -114,6 +120,30 @@ def test_a_cloned_node_id_is_found_at_both_places() -> None:
         assert clone.wait_until_announced(PATIENCE_SECONDS)
         duplicates = duplicated_node_ids(find(2))
     assert [agent.port for agent in duplicates[FIRST]] == [7001, 7002]
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("multicast")
+def test_a_name_of_another_type_ends_no_search() -> None:
+    """Any program on the network may say that a printer is one of ours."""
+    warnings: list[str] = []
+    lie = DNSOutgoing(_FLAGS_QR_RESPONSE | _FLAGS_AA)
+    lie.add_answer_at_time(DNSPointer(SERVICE_TYPE, _TYPE_PTR, _CLASS_IN, 120, "printer._http._tcp.local."), 0)
+    over = threading.Event()
+    with announced(FIRST, 7001) as agent, zeroconf.Zeroconf(interfaces=["127.0.0.1"]) as stranger:
+
+        def tell() -> None:
+            while not over.wait(0.05):
+                stranger.send(lie)
+
+        telling = threading.Thread(target=tell)
+        telling.start()
+        assert agent.wait_until_announced(PATIENCE_SECONDS)
+        found = find_agents(FINGERPRINT, timeout_seconds=2, interfaces=LOOPBACK, warn=warnings.append)
+        over.set()
+        telling.join()
+    assert [agent.node_id for agent in found] == [FIRST]
+    assert warnings == []
 
 
 def test_an_interface_that_is_not_there_is_a_warning() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgeswarm.config import Folders
 from edgeswarm.errors import EdgeswarmError
-from edgeswarm_coordinator.processes import this_process
+from edgeswarm_coordinator.processes import this_machine, this_process
 from edgeswarm_coordinator.run_events import ended
 from edgeswarm_coordinator.run_store import LOG_FILE, RECORD_FILE, RunStore
 from edgeswarm_coordinator.runs import LastEvaluation, ProcessName, RunRecord
@@ -38,6 +38,7 @@ def leave_run(
         folder="/home/me/edgeswarm-out-digits",
         process=process or this_process(),
         host=host or socket.gethostname(),
+        machine=host or this_machine(),
         started=started,
         updated=started + 30.0,
         devices=("nano-1-0a4f22", "nano-2-bbbbbb"),

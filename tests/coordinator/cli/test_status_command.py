@@ -105,7 +105,7 @@ def test_a_name_of_several_is_a_usage_error_that_lists_them(invoke: Invoke, home
 def test_a_damaged_record_is_a_warning(invoke: Invoke, home: Path) -> None:
     leave_run(home, "digits-1")
     broken = leave_run(home, "words-2")
-    (broken / RECORD_FILE).write_text('{"format": "edgeswarm-run/1"}')
+    (broken / RECORD_FILE).write_text('{"format": "edgeswarm-run/2"}')
     result = invoke("status")
     assert result.exit_code == ExitCode.DONE
     assert "digits-1" in result.stdout

@@ -9,18 +9,22 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.security import join as join_module
 from edgeswarm.security.authority import CertificateAuthority, create_cluster
 from edgeswarm.security.certificates import Role, new_key, new_request
 from edgeswarm.security.identity import Identity
 from edgeswarm.security.issued import IssuedNodes
 from edgeswarm.security.join import JoinServer, join
 from edgeswarm.security.token import Token
+
+from ..ipv6_here import has_ipv6
 
 HOST = "127.0.0.1"
 NODE = "box-00a1b2"
@@ -253,3 +257,44 @@ def test_plain_http_gets_no_answer(server: JoinServer) -> None:
         connection.request("GET", "/v1/authority")
         with pytest.raises((http.client.HTTPException, ConnectionError)):
             connection.getresponse()
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="no IPv6 on loopback here")
+@pytest.mark.parametrize(
+    ("listen", "dial", "seen"), [("::1", "::1", "::1"), ("0.0.0.0", "::1", "::1"), ("::", HOST, HOST)]
+)
+def test_a_device_joins_over_either_kind_of_address(
+    authority: CertificateAuthority, tmp_path: Path, listen: str, dial: str, seen: str
+) -> None:
+    joined: list[tuple[str, str]] = []
+    server = JoinServer(authority, tmp_path / "server", host=listen, port=0, on_joined=lambda *who: joined.append(who))
+    with server:
+        join(dial, server.port, token=new_token(server), identity_folder=tmp_path / "device", node_id=NODE)
+    assert joined == [(NODE, seen)]
+
+
+def test_who_sends_a_byte_now_and_then_is_sent_away(server: JoinServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are few connections at once: whoever holds all of them lets no device join."""
+    monkeypatch.setattr(join_module, "_CONNECTION_SECONDS", 0.5)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=server.authority.certificate_pem.decode())
+    with (
+        socket.create_connection((HOST, server.port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="join.edgeswarm") as slow,
+    ):
+        with contextlib.suppress(OSError):  # it may be gone while a byte is sent
+            for _ in range(100):
+                slow.send(b"G")
+                time.sleep(0.05)
+        with contextlib.suppress(OSError):
+            assert slow.recv(1) == b""
+            return
+    # Reset, which is as good.
+
+
+def test_an_identity_that_cannot_be_written_is_told(server: JoinServer, tmp_path: Path) -> None:
+    (tmp_path / "device").mkdir()
+    (tmp_path / "device" / "identity.pem").mkdir()  # as a disk that is full, nothing can be written there
+    with pytest.raises(EdgeswarmError, match="identity can't be written") as caught:
+        join(HOST, server.port, token=new_token(server), identity_folder=tmp_path / "device", node_id=NODE)
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED

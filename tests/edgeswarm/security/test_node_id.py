@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -72,3 +74,14 @@ def test_a_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(EdgeswarmError, match="which is not a node id") as caught:
         load_or_create_node_id(tmp_path)
     assert caught.value.code is ErrorCode.CONFIG
+
+
+def test_a_folder_that_takes_nothing_is_told_and_left_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EdgeswarmError, match="No space left on device") as caught:
+        load_or_create_node_id(tmp_path)
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED
+    assert list(tmp_path.iterdir()) == []

@@ -32,6 +32,8 @@ from edgeswarm.wire.byte_stream import (
     whole_records_end,
 )
 
+from ..ipv6_here import has_ipv6
+
 SENDER, RECEIVER = "sender-000001", "receiver-000002"
 
 
@@ -382,3 +384,14 @@ def test_a_process_without_file_descriptors_waits_until_it_has_some(pair: Pair, 
         assert listening.stdout.readline() == "taken\n"
         stream.close()
         listening.kill()
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="no IPv6 on loopback here")
+def test_a_listener_on_every_address_is_reached_over_ipv6(pair: Pair) -> None:
+    """As gRPC's servers are: who reached the agent's there dials the streams' at the same address."""
+    taken: queue.Queue[str] = queue.Queue()
+    listener = StreamListener(pair.receiver, behind="0.0.0.0:0", taken=lambda stream: taken.put(stream.peer))
+    for address in (f"[::1]:{listener.port}", f"127.0.0.1:{listener.port}"):
+        open_stream(address, identity=pair.sender, node_id=RECEIVER).close()
+        assert taken.get(timeout=10) == SENDER
+    listener.stop()
