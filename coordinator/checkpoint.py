@@ -5,17 +5,17 @@
     optimizer.safetensors  optimizer.json   for `edgeswarm.load_optimizer`
     metrics.json  plan.json
 
-Written beside its place and moved there whole: a folder of that name is always a whole result.
+Written beside its place and moved there whole: a folder of that name is always a whole result. One file after the other, each
+without being in memory as a whole: all of them together are several times the model, for which training needed no room here.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,15 @@ import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.layer_graph import TensorSpec
-from edgeswarm.optimizer_file import optimizer_files
+from edgeswarm.optimizer_file import write_optimizer
 from edgeswarm.snapshot import LayerState
-from edgeswarm.wire.tensor_file import write_tensors
+from edgeswarm.synced_files import sync_folder, write_synced
+from edgeswarm.wire.tensor_file import save_tensors
 
+from .metrics import METRICS_NAME
 from .output_folder import check_output_is_free
+
+_END = b"\n}\n"  # of a document of `_json`
 
 
 def write_result(
@@ -37,38 +41,37 @@ def write_result(
     tensors: Mapping[str, TensorSpec],
     plan: Mapping[str, Any],
     metrics: Mapping[str, Any],
+    round_lines: Iterable[bytes],
     unused: Mapping[str, torch.Tensor] | None = None,
     best_states: Sequence[LayerState] | None = None,
 ) -> None:
     """Write a job's result as the folder `folder`, whole or not at all.
 
     layer_states: of every layer, in order. tensors: what the model consists of (LayerGraph.tensors); it says which of
-    them `state_dict` has and under which further names (tied weights). plan, metrics: JSON objects. unused: tensors of
-    the model that no layer uses. best_states: of every layer as it was at the best evaluation.
+    them `state_dict` has and under which further names (tied weights). plan, metrics: JSON objects. round_lines: what
+    `rounds` of metrics.json has, each as JSON in one line. unused: tensors of the model that no layer uses. best_states: of
+    every layer as it was at the best evaluation.
     Raises EdgeswarmError: OUTPUT_EXISTS, or OUTPUT_FAILED where the disk is full, the folder can't be written, or a layer
     has not come with all of its tensors.
     """
     check_output_is_free(folder)
     models = {"model.safetensors": layer_states, "best.safetensors": best_states}
-    files = {
-        **{
-            name: write_tensors(state_dict(states, tensors, unused=unused or {}), ("format", "pt"))
-            for name, states in models.items()
-            if states is not None
-        },
-        **optimizer_files(layer_states, tensors),
-        "metrics.json": _json(metrics),
-        "plan.json": _json(plan),
-    }
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:12]}")
         try:
             unfinished.mkdir()
-            for name, content in files.items():
-                _write(unfinished / name, content)
+            for name, states in models.items():
+                if states is not None:
+                    named = state_dict(states, tensors, unused=unused or {})
+                    save_tensors(unfinished / name, named, ("format", "pt"))
+            write_optimizer(unfinished, layer_states, tensors)
+            write_synced(unfinished / METRICS_NAME, _with_rounds(_json(metrics), round_lines))
+            write_synced(unfinished / "plan.json", [_json(plan)])
+            sync_folder(unfinished)
             check_output_is_free(folder)  # rename would take the place of an empty folder
             unfinished.rename(folder)
+            sync_folder(folder.parent)  # what it was made of is removed next
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
@@ -108,6 +111,16 @@ def state_dict(
     return gathered
 
 
+def _with_rounds(document: bytes, lines: Iterable[bytes]) -> Iterator[bytes]:
+    """A JSON object of `_json` with `rounds` as its last member, piece by piece: a line for each."""
+    yield document.removesuffix(_END) + b',\n "rounds": ['
+    before = b"\n"
+    for line in lines:
+        yield before + line
+        before = b",\n"
+    yield b"\n ]" + _END
+
+
 def _json(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(_finite(document), indent=1, allow_nan=False) + "\n").encode()
 
@@ -119,10 +132,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,10 @@ from edgeswarm.wire.v1 import agent_pb2
 from .agents import AgentLink
 from .deployment import Deployment
 from .evaluations import EvaluationCollector
-from .events import PREPARE_WORKERS, START_WORKERS, EvaluationDone, RoundDone, WorkerDoes
+from .events import PREPARE_WORKERS, START_WORKERS, EvaluationDone, WorkerDoes
 from .job_state import Phase
 from .progress import Progress
+from .round_history import RoundHistory
 from .rounds import RoundCollector
 from .segments import Segment
 from .supervision import Supervision
@@ -32,7 +33,7 @@ class JobRun:
     """The workers of one plan epoch.
 
     job: the reference that calls to them carry. links: of the plan's devices. rounds: of the whole job. first_round: the one
-    that comes next. done: rounds of an earlier part of the training, which `rounds_seconds` took; both grow.
+    that comes next. history: the rounds of the training's earlier part, which `rounds_seconds` took; both grow.
     learning_rate_schedule: the job's.
     """
 
@@ -47,7 +48,7 @@ class JobRun:
         progress: Progress,
         supervision: Supervision,
         first_round: int = 0,
-        done: Sequence[RoundDone] = (),
+        history: RoundHistory,
         rounds_seconds: float = 0.0,
         learning_rate_schedule: Callable[[int], float] | None = None,
     ) -> None:
@@ -66,7 +67,7 @@ class JobRun:
             first_round=first_round,
             learning_rate_schedule=learning_rate_schedule,
         )
-        self.done: list[RoundDone] = list(done)
+        self.history = history
         self.prepared: dict[str, agent_pb2.PrepareReply] = {}
         self.until_first_round_seconds: float | None = None
         self.rounds_seconds = rounds_seconds
@@ -158,7 +159,7 @@ class JobRun:
             self._last_round = time.monotonic()
             if self.until_first_round_seconds is None:
                 self.until_first_round_seconds = self._progress.seconds()
-            self.done.append(done)
+            self.history.add(done)
             self._progress.tell(done)
             if not math.isfinite(done.loss) and not self._warned:
                 self._warned = True

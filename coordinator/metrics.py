@@ -2,13 +2,15 @@
 
 The document has:
 
-    rounds[]        loss, seconds, samples, the parts of it by device
     evaluations[]   metrics, samples, seconds, whether it was the best until then
     best            the best evaluation, or null
     share_moves[]   from which round on which device had how many samples of a micro-batch, other than before
     totals          rounds, samples, seconds, samples per second, final loss, rounds whose loss was no number; first_epoch and
                     later_epochs apart, since the first one fetches the samples which the later ones have at hand
     set_up          seconds until the first round, its steps, what each device's worker did to get ready
+    rounds[]        loss, seconds, samples, the parts of it by device
+
+All but the rounds is made here: those come from file to file (checkpoint.py), since a training of days has too many of them.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ from edgeswarm.wire.v1 import agent_pb2
 from .evaluations import evaluation_to_json
 from .events import EvaluationDone, RoundDone, SharesMoved
 from .progress import StepTime
+from .round_history import RoundHistory, RoundSums
 
 FORMAT = "edgeswarm-metrics/1"
+METRICS_NAME = "metrics.json"
 
 
 def metrics_document(
     *,
     job_id: str,
-    rounds: Sequence[RoundDone],
+    history: RoundHistory,
     rounds_seconds: float,
     until_first_round_seconds: float | None,
     steps: Sequence[StepTime],
@@ -38,32 +42,30 @@ def metrics_document(
     evaluations: Sequence[EvaluationDone] = (),
     moves: Sequence[SharesMoved] = (),
 ) -> dict[str, Any]:
-    """The document as JSON values.
+    """The document as JSON values, without the rounds.
 
-    rounds, evaluations: all of the job, those before a resume too, in their order.
+    history, evaluations: all of the job, those before a resume too, in their order.
     rounds_seconds: from Start to the end of the last round, with what is between rounds. until_first_round_seconds: from the
     command to the first round's end. steps: they overlap, hence when each began. prepared: what the workers said when they
     were ready (the last time), by device. moves: of shares, since the training was begun or resumed.
     """
-    samples = sum(done.samples for done in rounds)
     best = next((done for done in reversed(evaluations) if done.best), None)
     return {
         "format": FORMAT,
         "job_id": job_id,
         "settings": dict(settings),
-        "rounds": [round_to_json(done) for done in rounds],
         "evaluations": [evaluation_to_json(done) for done in evaluations],
         "best": None if best is None else evaluation_to_json(best),
         "share_moves": [move_to_json(move) for move in moves],
         "totals": {
-            "rounds": len(rounds),
-            "samples": samples,
+            "rounds": history.rounds,
+            "samples": history.samples,
             "seconds": rounds_seconds,
-            "samples_per_second": _rate(samples, rounds_seconds),
-            "loss": _finite(rounds[-1].loss) if rounds else None,
-            "rounds_without_a_loss": sum(not math.isfinite(done.loss) for done in rounds),
-            "first_epoch": _throughput([done for done in rounds if done.epoch == 0]),
-            "later_epochs": _throughput([done for done in rounds if done.epoch > 0]),
+            "samples_per_second": _rate(history.samples, rounds_seconds),
+            "loss": _finite(history.last_loss),
+            "rounds_without_a_loss": history.without_a_loss,
+            "first_epoch": _throughput(history.first_epoch),
+            "later_epochs": _throughput(history.later_epochs),
         },
         "set_up": {
             "until_first_round_seconds": until_first_round_seconds,
@@ -112,15 +114,12 @@ def move_to_json(move: SharesMoved) -> dict[str, Any]:
     return {"round": move.round, "shares": shares, "expected_gain": move.gain}
 
 
-def _throughput(rounds: Sequence[RoundDone]) -> dict[str, Any]:
-    """What some rounds did together. seconds: of the rounds alone, without evaluations and checkpoints between them."""
-    samples = sum(done.samples for done in rounds)
-    seconds = sum(done.seconds for done in rounds)
+def _throughput(sums: RoundSums) -> dict[str, Any]:
     return {
-        "samples": samples,
-        "seconds": seconds,
-        "samples_per_second": _rate(samples, seconds),
-        "fetched_sample_bytes": sum(part.fetched_sample_bytes for done in rounds for part in done.parts.values()),
+        "samples": sums.samples,
+        "seconds": sums.seconds,
+        "samples_per_second": _rate(sums.samples, sums.seconds),
+        "fetched_sample_bytes": sums.fetched_sample_bytes,
     }
 
 

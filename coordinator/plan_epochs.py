@@ -23,10 +23,11 @@ from .agents import AgentLink
 from .command import Command
 from .data_service import DataServiceReady
 from .deployment import Deployment
-from .events import RoundDone, SharesMoved
+from .events import SharesMoved
 from .job_run import JobRun
 from .rehearsal_checks import rehearsal_warnings
 from .resuming import narrow_wire_dtype
+from .round_history import RoundHistory
 from .share_moves import Followed, moving_seconds, worthwhile_move
 from .training import Workers
 
@@ -57,27 +58,25 @@ class Ready:
 
 
 class PlanEpochs:
-    """first_round: that of the first epoch. done: rounds before it, which `rounds_seconds` took.
+    """first_round: that of the first epoch. history: the rounds before it, which `rounds_seconds` took; it grows.
 
     moves: from one epoch to the next, so far.
     """
 
     def __init__(
-        self, command: Command, ready: Ready, *, first_round: int, done: list[RoundDone], rounds_seconds: float
+        self, command: Command, ready: Ready, *, first_round: int, history: RoundHistory, rounds_seconds: float
     ) -> None:
         self._command = command
         self._ready = ready
         self._first_round = first_round
-        self._done = done
+        self._history = history
         self._rounds_seconds = rounds_seconds
         self.moves: list[SharesMoved] = []
         self._followed = [Followed(first_round, ready.plan)]
 
     def begin(self) -> Workers:
         """Workers that have fetched the layers of the first round."""
-        run = self._job_run(
-            self._ready.plan, 1, self._first_round, done=self._done, rounds_seconds=self._rounds_seconds
-        )
+        run = self._job_run(self._ready.plan, 1, self._first_round, rounds_seconds=self._rounds_seconds)
         return self._workers(run, self._ready.plan)
 
     def move(self, workers: Workers, next_round: int) -> Workers | None:
@@ -88,7 +87,7 @@ class PlanEpochs:
         moved = worthwhile_move(
             instance,
             self._followed,
-            before.done,
+            self._history.recent,
             rounds_left=self._rounds - next_round,
             cost_seconds=moving_seconds(before.prepared),
             rest=self._ready.order.rest,
@@ -98,9 +97,7 @@ class PlanEpochs:
         self.moves.append(SharesMoved(next_round, workers.plan, moved.plan, moved.gain))
         self._followed.append(Followed(next_round, moved.plan))
         self._command.progress.tell(self.moves[-1])
-        run = self._job_run(
-            *(moved.plan, before.job.epoch + 1, next_round), done=before.done, rounds_seconds=before.rounds_seconds
-        )
+        run = self._job_run(moved.plan, before.job.epoch + 1, next_round, rounds_seconds=before.rounds_seconds)
         run.until_first_round_seconds = before.until_first_round_seconds
         return self._workers(run, moved.plan)
 
@@ -108,9 +105,7 @@ class PlanEpochs:
     def _rounds(self) -> int:
         return self._ready.order.rounds_per_epoch * self._ready.job.epochs
 
-    def _job_run(
-        self, plan: Plan, epoch: int, first_round: int, *, done: list[RoundDone], rounds_seconds: float
-    ) -> JobRun:
+    def _job_run(self, plan: Plan, epoch: int, first_round: int, *, rounds_seconds: float) -> JobRun:
         return JobRun(
             job=self._command.reference(epoch=epoch),
             plan=plan,
@@ -120,7 +115,7 @@ class PlanEpochs:
             progress=self._command.progress,
             supervision=self._command.supervision,
             first_round=first_round,
-            done=done,
+            history=self._history,
             rounds_seconds=rounds_seconds,
             learning_rate_schedule=self._ready.job.learning_rate_schedule,
         )

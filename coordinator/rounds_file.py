@@ -1,11 +1,14 @@
-"""The rounds of an unfinished training, one JSON object a line: appended at each checkpoint, cut off where one ends."""
+"""The rounds of an unfinished training, one JSON object a line: appended at each checkpoint, cut off where one ends.
+
+Read line by line: a training of days has more rounds than memory should hold.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,20 +37,29 @@ def append_rounds(path: Path, rounds: Sequence[RoundDone], *, end_bytes: int) ->
     return end_bytes + len(lines)
 
 
-def read_rounds(path: Path, *, end_bytes: int, rounds: int) -> list[RoundDone]:
+def read_rounds(path: Path, *, end_bytes: int, rounds: int) -> Iterator[RoundDone]:
     """The rounds in the first `end_bytes` of the file. rounds: of the whole job.
 
     Raises EdgeswarmError (CHECKPOINT) naming the file where it is shorter, or isn't what `append_rounds` writes.
     """
     invalid = partial(unreadable, path)
+    return (_round_from_line(line, invalid, rounds) for line in read_lines(path, end_bytes=end_bytes))
+
+
+def read_lines(path: Path, *, end_bytes: int) -> Iterator[bytes]:
+    """The lines in the first `end_bytes` of the file, without their ends. Raises EdgeswarmError (CHECKPOINT) as `read_rounds`."""
+    invalid = partial(unreadable, path)
+    left = end_bytes
     try:
         with path.open("rb") as file:
-            content = file.read(end_bytes)
+            size = os.fstat(file.fileno()).st_size
+            if size < end_bytes:
+                raise invalid(f"it has {size} bytes, and {end_bytes} belong to the checkpoint")
+            while left and (line := file.readline(left)):
+                left -= len(line)
+                yield line.rstrip(b"\n")
     except OSError as error:
         raise invalid(str(error.strerror or error)) from error
-    if len(content) < end_bytes:
-        raise invalid(f"it has {len(content)} bytes, and {end_bytes} belong to the checkpoint")
-    return [_round_from_line(line, invalid, rounds) for line in content.splitlines()]
 
 
 def _round_from_line(line: bytes, invalid: partial[EdgeswarmError], rounds: int) -> RoundDone:

@@ -49,7 +49,7 @@ def worthwhile_move(
 ) -> MovedShares | None:
     """The plan with shares by the speed of the last rounds, where that pays; None where it doesn't.
 
-    followed: in order, the plan that is followed now the last. done: the training's rounds so far. cost_seconds: what moving
+    followed: in order, the plan that is followed now the last. done: the training's last rounds. cost_seconds: what moving
     is expected to take. rest: as `moved_shares` has it.
     """
     plan = followed[-1].plan

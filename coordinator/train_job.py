@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +20,17 @@ from .background import Task
 from .command import Command, Preparation
 from .data_service import DataServiceReady
 from .evaluations import Evaluations
-from .events import READ_CHECKPOINT, WRITE_RESULT, PlanMade, RoundDone, SharesMoved, TrainingDone
+from .events import READ_CHECKPOINT, WRITE_RESULT, PlanMade, SharesMoved, TrainingDone
 from .job_run import JobRun
 from .job_state import Phase
 from .last_round import check_plan
 from .manifest import Manifest
-from .metrics import metrics_document
+from .metrics import METRICS_NAME, metrics_document
 from .options import TrainOptions
 from .plan_by_hand import fitted
 from .plan_epochs import PlanEpochs, Ready
 from .resuming import narrow_wire_dtype, new_devices, plan_to_follow, warnings_on_resuming
+from .round_history import RoundHistory
 from .segments import Segments
 from .training import Training, Workers, is_over
 from .unfinished import UnfinishedTraining, check_room
@@ -41,11 +44,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """folder: what checkpoint.py says. metrics: what its metrics.json holds."""
+    """folder: what checkpoint.py says. summary: what its metrics.json holds, but for the rounds."""
 
     folder: Path
     plan: Plan
-    metrics: Mapping[str, Any]
+    summary: Mapping[str, Any]
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Any]:
+        """All that its metrics.json holds, read when it is first asked for: of a training of days that is much."""
+        found: dict[str, Any] = json.loads((self.folder / METRICS_NAME).read_text())
+        return found
 
 
 class TrainJob:
@@ -131,16 +140,16 @@ class TrainJob:
         from . import checkpoint, gather, layer_files  # noqa: F401
 
         manifest, job, prepared = self._resumed, ready.job, ready.prepared
-        done: list[RoundDone] = []
+        history = RoundHistory()
         if manifest is not None:
             with self._command.progress.step(READ_CHECKPOINT, f"round {manifest.round}"):
-                done = self._unfinished.rounds()
+                history = RoundHistory(self._unfinished.rounds())
         first_round = manifest.round if manifest is not None else 0
         epochs = PlanEpochs(
             self._command,
             ready,
             first_round=first_round,
-            done=done,
+            history=history,
             rounds_seconds=manifest.rounds_seconds if manifest is not None else 0.0,
         )
         workers = epochs.begin()
@@ -181,7 +190,7 @@ class TrainJob:
             progress=self._command.progress,
             supervision=self._command.supervision,
             first_round=manifest.round,
-            done=self._unfinished.rounds(),
+            history=RoundHistory(self._unfinished.rounds()),
             rounds_seconds=manifest.rounds_seconds,
         )
         return self._write(job, prepared, manifest.plan, run)
@@ -195,9 +204,9 @@ class TrainJob:
         assert manifest is not None, "a training ends with a checkpoint"
         folder, progress = self._options.result_folder, self._command.progress
         with progress.step(WRITE_RESULT, str(folder)):
-            metrics = metrics_document(
+            summary = metrics_document(
                 job_id=self._command.job_id,
-                rounds=run.done,
+                history=run.history,
                 rounds_seconds=run.rounds_seconds,
                 until_first_round_seconds=run.until_first_round_seconds,
                 steps=progress.steps,
@@ -212,7 +221,8 @@ class TrainJob:
                 best_states=self._layer_files(manifest, manifest.best.round).all() if manifest.best else None,
                 tensors=prepared.layer_graph.tensors,
                 plan=plan.to_json(),
-                metrics=metrics,
+                metrics=summary,
+                round_lines=self._unfinished.round_lines(),
                 unused=prepared.unused,
             )
             self._unfinished.remove()
@@ -221,14 +231,14 @@ class TrainJob:
             TrainingDone(
                 folder=folder,
                 rounds=manifest.round,
-                loss=run.done[-1].loss,
+                loss=run.history.last_loss,
                 rounds_seconds=run.rounds_seconds,
                 seconds=progress.seconds(),
                 stopped_early=manifest.round < order.rounds_per_epoch * job.epochs,
                 best=manifest.best,
             )
         )
-        return TrainResult(folder, plan, metrics)
+        return TrainResult(folder, plan, summary)
 
     # --- what they need -------------------------------------------------------------------------------------------
 

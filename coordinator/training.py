@@ -73,7 +73,6 @@ class Training:
     def __post_init__(self) -> None:
         self._pace = Pace.at_the_beginning(checkpoint_bytes=self.checkpoint_bytes, layers=self.manifest.layers)
         self._checkpoint_at = time.monotonic()
-        self._rounds_written = len(self.workers.run.done)
 
     @property
     def over(self) -> bool:
@@ -144,11 +143,11 @@ class Training:
                 rounds_seconds=run.rounds_seconds,
                 plan=self.workers.plan,
             ),
-            new_rounds=run.done[self._rounds_written :],
+            new_rounds=run.history.unwritten,
             fill=fill,
             needed_bytes=self.checkpoint_bytes,
         )
-        self._rounds_written = len(self.workers.run.done)
+        run.history.all_written()
         self._checkpoint_at = time.monotonic()
         seconds = self._checkpoint_at - began
         self._pace = replace(self._pace, checkpoint_seconds=seconds, since_checkpoint_seconds=0.0)

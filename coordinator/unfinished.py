@@ -25,12 +25,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.synced_files import sync_folder, write_synced
 
 from .events import RoundDone
 from .manifest import MANIFEST_NAME, Manifest, manifest_from_text, unreadable
 from .output_folder import is_there
 from .planner.units import readable_bytes
-from .rounds_file import ROUNDS_NAME, append_rounds, read_rounds
+from .rounds_file import ROUNDS_NAME, append_rounds, read_lines, read_rounds
 
 
 class UnfinishedTraining:
@@ -111,12 +112,17 @@ class UnfinishedTraining:
     def _best_folder(self, round_number: int) -> Path:
         return self.folder / f"best-{round_number:08d}"
 
-    def rounds(self) -> list[RoundDone]:
-        """The rounds that the checkpoint has behind it. Raises EdgeswarmError (CHECKPOINT)."""
+    def rounds(self) -> Iterator[RoundDone]:
+        """The rounds that the checkpoint has behind it, read one by one. Raises EdgeswarmError (CHECKPOINT)."""
         manifest = self._manifest
         if manifest is None:
-            return []
+            return iter(())
         return read_rounds(self.folder / ROUNDS_NAME, end_bytes=manifest.rounds_bytes, rounds=manifest.rounds)
+
+    def round_lines(self) -> Iterator[bytes]:
+        """The same as JSON, a line for each round. Raises EdgeswarmError (CHECKPOINT)."""
+        manifest = self._manifest
+        return iter(()) if manifest is None else read_lines(self.folder / ROUNDS_NAME, end_bytes=manifest.rounds_bytes)
 
     def write(
         self,
@@ -143,11 +149,11 @@ class UnfinishedTraining:
                 )
                 manifest = dataclasses.replace(manifest, rounds_bytes=rounds_bytes)
                 text = json.dumps(manifest.to_json(), indent=1)
-                _write(self.folder / f".{MANIFEST_NAME}", text.encode())
-                _sync(self.folder)
+                write_synced(self.folder / f".{MANIFEST_NAME}", [text.encode()])
+                sync_folder(self.folder)
                 (self.folder / f".{MANIFEST_NAME}").replace(self.folder / MANIFEST_NAME)
                 self._manifest = manifest
-                _sync(self.folder)
+                sync_folder(self.folder)
         except BaseException:
             if self._manifest is not manifest:
                 shutil.rmtree(place, ignore_errors=True)
@@ -162,7 +168,7 @@ class UnfinishedTraining:
         place = self._best_folder(round_number)
         with self._telling_of_the_disk(needed_bytes):
             _fill_whole(place, fill)
-            _sync(self.folder)
+            sync_folder(self.folder)
         self._remove_what_is_not_named(place)
 
     def remove(self) -> None:
@@ -234,7 +240,7 @@ def _fill_whole(place: Path, fill: Callable[[Path], None]) -> None:
     try:
         unfinished.mkdir()
         fill(unfinished)
-        _sync(unfinished)
+        sync_folder(unfinished)
         unfinished.rename(place)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -266,18 +272,3 @@ def _read_manifest(folder: Path) -> Manifest | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise unreadable(path, str(error)) from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

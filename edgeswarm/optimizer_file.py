@@ -21,7 +21,8 @@ from .errors import EdgeswarmError, ErrorCode
 from .json_fields import Fields
 from .model.layer_graph import TensorSpec
 from .snapshot import LayerState, pack_values, unpack_values
-from .wire.tensor_file import read_tensors, write_tensors
+from .synced_files import write_synced
+from .wire.tensor_file import read_tensors, save_tensors
 
 FORMAT = "edgeswarm-optimizer/1"
 JSON_NAME = "optimizer.json"
@@ -32,8 +33,8 @@ _NOT_VALUES = ("params", "param_names")
 _SHOWN_NAMES = 3
 
 
-def optimizer_files(layer_states: Sequence[LayerState], tensors: Mapping[str, TensorSpec]) -> dict[str, bytes]:
-    """The two files by name. layer_states: of all layers. tensors: what the model consists of, in its order."""
+def write_optimizer(folder: Path, layer_states: Sequence[LayerState], tensors: Mapping[str, TensorSpec]) -> None:
+    """Writes the two files. layer_states: of all layers. tensors: what the model consists of, in its order. Raises OSError."""
     found: dict[str, Mapping[str, object]] = {}
     for state in layer_states:
         for name, values in state.optimizer.items():
@@ -49,7 +50,8 @@ def optimizer_files(layer_states: Sequence[LayerState], tensors: Mapping[str, Te
         "shapes": {name: list(tensors[name].shape) for name in ordered},
     }
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    return {TENSORS_NAME: write_tensors(kept), JSON_NAME: text.encode()}
+    save_tensors(folder / TENSORS_NAME, kept)
+    write_synced(folder / JSON_NAME, [text.encode()])
 
 
 @dataclass(frozen=True)

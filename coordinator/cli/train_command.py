@@ -13,7 +13,15 @@ from edgeswarm.job import WIRE_DTYPES
 
 from .console import data_console, print_json, prints_to_standard_error
 from .interrupts import cancelled_by_signals
-from .options import EXISTING_FILE, FindArguments, find_options, job_options, log_folder, operator_settings
+from .options import (
+    EXISTING_FILE,
+    FindArguments,
+    find_options,
+    job_options,
+    log_folder,
+    operator_settings,
+    refuse_beside,
+)
 
 if TYPE_CHECKING:
     from ..controller import TrainResult
@@ -123,6 +131,12 @@ def train(
     """
     from ..options import TrainOptions
 
+    if plan_path is not None:
+        refuse_beside(
+            "--plan",
+            *("planner", "micro_batch", "fresh_profiles", "devices"),
+            why="the plan is there, with its devices, and nothing is measured",
+        )
     settings = operator_settings()
     options = TrainOptions(
         job_path=job,
@@ -202,7 +216,7 @@ def _train(options: TrainOptions, parts: PartsOfRounds, announcement: Announceme
             recorded(recording),
         ):
             result = run(options, listener=listen, cancel=cancel)
-            epochs = epochs_line(result.metrics)
+            epochs = epochs_line(result.summary)
             if epochs is not None:
                 output.line(f"  {epochs}")
     except EdgeswarmError as error:

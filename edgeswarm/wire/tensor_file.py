@@ -9,7 +9,9 @@ over the network is a bytearray that tensors can live in.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import safetensors.torch
 import torch
@@ -36,6 +38,28 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], metadata: tuple[str, str]
     state shall be the same bytes.
     Raises ValueError naming a tensor whose type the format or this reader doesn't have (complex, quantised, sparse).
     """
+    return safetensors.torch.save(_apart(tensors), metadata=_as_metadata(metadata))
+
+
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: tuple[str, str] | None = None) -> None:
+    """The same bytes as a file, which is never in memory as a whole; on the disk when this returns.
+
+    Raises ValueError as `write_tensors` does, OSError where it can't be written.
+    """
+    try:
+        safetensors.torch.save_file(_apart(tensors), path, metadata=_as_metadata(metadata))
+    except safetensors.SafetensorError as error:
+        raise OSError(str(error)) from error
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _as_metadata(metadata: tuple[str, str] | None) -> dict[str, str]:
+    return dict([metadata] if metadata else [])
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As the library takes them: on the CPU, contiguous, each in memory of its own."""
     plain: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -47,7 +71,7 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], metadata: tuple[str, str]
             value = value.clone()  # the library refuses what shares memory, or is a part of something larger
         seen.add(value.untyped_storage().data_ptr())
         plain[name] = value
-    return safetensors.torch.save(plain, metadata=dict([metadata] if metadata else []))
+    return plain
 
 
 def read_tensors(data: bytes | bytearray | memoryview) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

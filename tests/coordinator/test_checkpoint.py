@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import errno
 import json
+import re
+import resource
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,13 @@ import pytest
 import safetensors.torch
 import torch
 
+from edgeswarm import synced_files
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.layer_graph import TensorSpec
-from edgeswarm.snapshot import LayerState, unpack_values
+from edgeswarm.snapshot import LayerState, unpack_values, write_layer_file
 from edgeswarm_coordinator import checkpoint
 from edgeswarm_coordinator.checkpoint import write_result
+from edgeswarm_coordinator.layer_files import LayerFiles
 
 
 class Tied(torch.nn.Module):
@@ -63,7 +68,8 @@ def result(model: Tied) -> dict[str, Any]:
         "layer_states": [first, second],
         "tensors": {spec.name: spec for spec in specs},
         "plan": {"format": "edgeswarm-plan/1"},
-        "metrics": {"rounds": [{"loss": 0.5}, {"loss": float("nan")}]},
+        "metrics": {"loss": float("nan"), "totals": {"rounds": 2}},
+        "round_lines": [b'{"loss": 0.5}', b'{"loss": null}'],
         "unused": {"spare": model.spare},
     }
 
@@ -97,7 +103,8 @@ def test_optimizer_metrics_and_plan(tmp_path: Path) -> None:
     assert torch.equal(state["norm.bias"]["exp_avg"], torch.full((4,), 0.1))
     groups: Any = unpack_values(document["groups"], tensors)
     assert (groups[0]["lr"], groups[0]["betas"]) == (0.5, (0.9, 0.999))
-    assert json.loads((out / "metrics.json").read_text())["rounds"] == [{"loss": 0.5}, {"loss": None}]
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics == {"loss": None, "totals": {"rounds": 2}, "rounds": [{"loss": 0.5}, {"loss": None}]}
     assert json.loads((out / "plan.json").read_text()) == written["plan"]
 
 
@@ -123,15 +130,43 @@ def test_a_layer_that_has_not_come_whole_is_named(tmp_path: Path, broken: str) -
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = checkpoint._write
+def test_it_is_not_in_memory_as_a_whole(tmp_path: Path) -> None:
+    """Model, best model and AdamW's state are four times the weights: what a training needed no memory for on this machine."""
+    count = 4 << 20  # of weights, 16 MiB
+    made = torch.zeros(count)
+    state = LayerState(
+        9, parameters={"w": made}, optimizer={"w": {"exp_avg": made, "exp_avg_sq": made.clone()}}, groups=[{"lr": 0.1}]
+    )
+    write_layer_file(tmp_path, 0, state)
+    del made, state
+    layers = LayerFiles(tmp_path, round=9, layers=1).all()
+    held_bytes = 1024 * int(re.findall(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (held_bytes + 3 * 4 * count, before[1]))
+    try:
+        write_result(
+            tmp_path / "out",
+            layer_states=layers,
+            best_states=layers,
+            tensors={"w": TensorSpec("w", (count,), "float32", "parameter", True)},
+            plan={},
+            metrics={"rounds": 1},
+            round_lines=[],
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+    assert (tmp_path / "out" / "optimizer.safetensors").stat().st_size > 2 * 4 * count
 
-    def full(path: Path, content: bytes) -> None:
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = synced_files.write_synced
+
+    def full(path: Path, parts: Iterable[bytes]) -> None:
         if path.name == "metrics.json":
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, content)
+        write(path, parts)
 
-    monkeypatch.setattr(checkpoint, "_write", full)
+    monkeypatch.setattr(checkpoint, "write_synced", full)
     with pytest.raises(EdgeswarmError, match="No space left on device") as caught:
         write_result(tmp_path / "out", **result(Tied()))
     assert caught.value.code is ErrorCode.OUTPUT_FAILED

@@ -18,6 +18,7 @@ from edgeswarm_coordinator.agents import AgentLink
 from edgeswarm_coordinator.deployment import Deployment
 from edgeswarm_coordinator.job_run import JobRun
 from edgeswarm_coordinator.progress import Progress
+from edgeswarm_coordinator.round_history import RoundHistory
 from edgeswarm_coordinator.supervision import Supervision
 
 from .stand_in_agent import StandInAgent
@@ -62,6 +63,7 @@ def test_workers_have_an_hour_to_get_ready(folders: Folders, authority: Certific
             links={NAME: link},
             progress=Progress(lambda event: None),
             supervision=supervision,
+            history=RoundHistory(),
         )
         run.prepare(deployment)
         supervision.free(NAME)

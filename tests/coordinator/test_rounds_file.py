@@ -18,8 +18,8 @@ def test_what_is_appended_is_read_again(tmp_path: Path) -> None:
     first = append_rounds(path, rounds(0, 3), end_bytes=0)
     second = append_rounds(path, rounds(3, 5), end_bytes=first)
     assert second == path.stat().st_size
-    assert read_rounds(path, end_bytes=second, rounds=20) == rounds(0, 5)
-    assert read_rounds(path, end_bytes=first, rounds=20) == rounds(0, 3)
+    assert [*read_rounds(path, end_bytes=second, rounds=20)] == rounds(0, 5)
+    assert [*read_rounds(path, end_bytes=first, rounds=20)] == rounds(0, 3)
 
 
 def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
         file.write(b'{"round": 9, "ep')
     end_bytes = append_rounds(path, rounds(3, 4), end_bytes=end_bytes)
     assert path.stat().st_size == end_bytes
-    assert read_rounds(path, end_bytes=end_bytes, rounds=20) == rounds(0, 4)
+    assert [*read_rounds(path, end_bytes=end_bytes, rounds=20)] == rounds(0, 4)
 
 
 def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
@@ -49,5 +49,5 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
     damaged = {"shorter": content[:-3], "garbage": b"\xff" * end_bytes, "another line": b'{"round": 1}\n' * 1000}
     path.unlink() if damage == "gone" else path.write_bytes(damaged[damage])
     with pytest.raises(EdgeswarmError, match=r"rounds\.jsonl") as caught:
-        read_rounds(path, end_bytes=end_bytes, rounds=20)
+        list(read_rounds(path, end_bytes=end_bytes, rounds=20))
     assert caught.value.code is ErrorCode.CHECKPOINT

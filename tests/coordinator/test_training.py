@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from edgeswarm.plan import Plan
 from edgeswarm_coordinator.evaluations import Evaluations
 from edgeswarm_coordinator.events import BestKept, CheckpointWritten, EvaluationDone, Event, RoundDone
 from edgeswarm_coordinator.progress import Progress
+from edgeswarm_coordinator.round_history import RoundHistory
 from edgeswarm_coordinator.segments import Segment, Segments
 from edgeswarm_coordinator.training import Training, Workers, is_over, no_move
 from edgeswarm_coordinator.unfinished import UnfinishedTraining
@@ -26,16 +27,17 @@ PER_EPOCH = 5
 class PlayedWorkers:
     """What JobRun is for the loop. losses: of the evaluations to come."""
 
-    def __init__(self, losses: Sequence[float] = (), *, done: Sequence[RoundDone] = ()) -> None:
+    def __init__(self, losses: Sequence[float] = (), *, done: Iterable[RoundDone] = ()) -> None:
         self.losses = list(losses)
-        self.done = list(done)
-        self.rounds_seconds = 0.5 * len(self.done)
+        self.history = RoundHistory(done)
+        self.rounds_seconds = 0.5 * self.history.rounds
         self.segments: list[Segment] = []
 
     def run(self, segment: Segment) -> EvaluationDone | None:
         self.segments.append(segment)
-        self.done += rounds(segment.first_round, segment.end_round)
-        self.rounds_seconds = 0.5 * len(self.done)
+        for done in rounds(segment.first_round, segment.end_round):
+            self.history.add(done)
+        self.rounds_seconds = 0.5 * self.history.rounds
         if not segment.evaluates:
             return None
         loss = self.losses.pop(0)
@@ -157,7 +159,7 @@ def test_a_move_is_asked_for_at_every_look_and_the_next_checkpoint_has_its_plan(
         asked.append((workers, next_round))
         if len(asked) > 1:
             return None
-        second.done = list(first.done)
+        second.history = first.history
         return desk.played(second, moved_plan)
 
     training = desk.training(first, move=move, looks_from=0)
@@ -181,4 +183,4 @@ def test_nothing_is_moved_once_all_is_done(looks_from: int, looks: list[int], de
 
     desk.training(PlayedWorkers(), move=move, looks_from=looks_from).to_the_end()
     assert asked == looks
-    assert len(desk.unfinished.rounds()) == 20
+    assert len([*desk.unfinished.rounds()]) == 20

@@ -12,7 +12,7 @@ from torch import nn
 import edgeswarm
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.layer_graph import TensorSpec
-from edgeswarm.optimizer_file import JSON_NAME, TENSORS_NAME, optimizer_files
+from edgeswarm.optimizer_file import JSON_NAME, TENSORS_NAME, write_optimizer
 from edgeswarm.snapshot import LayerState
 
 Make = Callable[[nn.Module], torch.optim.Optimizer]
@@ -77,8 +77,7 @@ def write(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, d
     ]
     specs = {name: TensorSpec(name, tuple(p.shape), "float32", "parameter", True) for name, p in named.items()}
     folder.mkdir()
-    for name, content in optimizer_files(layers, specs).items():
-        (folder / name).write_bytes(content)
+    write_optimizer(folder, layers, specs)
     return folder
 
 

@@ -60,6 +60,8 @@ def test_the_planners_of_the_help_are_those_of_the_registry() -> None:
         (["train", "no-such-file.py"], "'no-such-file.py' does not exist"),
         (["train", __file__, "--epochs", "0"], "--epochs"),
         (["train", __file__, "--plan", "no-such-plan.json"], "'no-such-plan.json' does not exist"),
+        (["train", __file__, "--plan", __file__, "--micro-batch", "4"], "--micro-batch can't be given beside --plan"),
+        (["train", __file__, "--plan", __file__, "--device", "nano"], "--device can't be given beside --plan"),
         (["plan"], "Give a job file or --instance FILE"),
         (["plan", __file__, "--instance", __file__], "Give a job file or --instance FILE"),
         (["plan", __file__, "--planner", "magic"], "'magic' is not one of"),

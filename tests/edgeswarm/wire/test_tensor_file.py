@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -8,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm.wire.tensor_file import read_tensors, write_tensors
+from edgeswarm.wire.tensor_file import read_tensors, save_tensors, write_tensors
 
 from ..tensors import same_bits, tensors
 
@@ -38,6 +39,18 @@ def test_what_shares_memory_or_is_a_view_is_written_as_values() -> None:
     assert found["b"].tolist() == base.tolist()
     assert found["c"].tolist() == [2, 3]
     assert found["d"].shape == (2, 6)
+
+
+def test_a_file_has_the_same_bytes(tmp_path: Path) -> None:
+    base = torch.arange(6.0)
+    members = {"b": base, "a": base[2:4], "none": torch.empty(0, 3), "half": torch.ones(3, dtype=torch.bfloat16)}
+    save_tensors(tmp_path / "file", members, ("format", "pt"))
+    assert (tmp_path / "file").read_bytes() == write_tensors(members, ("format", "pt"))
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        save_tensors(tmp_path / "no folder" / "file", {"a": torch.zeros(1)})
 
 
 def test_types_that_cannot_be_written_are_named() -> None:
