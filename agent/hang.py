@@ -4,8 +4,9 @@
 
 A loss that waits for ever, a driver that does: the process lives, its heart beats, and everybody else waits for it. Slow is not
 hung: whoever waits for others or for sums isn't looked at, and the limit follows what the worker itself has taken so far. Who
-waits for samples is at what makes them ready: a transform, or a data set that this device opened, which may take five minutes for
-an item (timing.py). The first action of a kind may do things once: a loss imports a library, a card compiles its kernels.
+waits for samples, or for a transform to let go of the random numbers that a layer draws from, is at what makes them ready: a
+transform, or a data set that this device opened, which may take five minutes for an item (timing.py). The first action of a kind
+may do things once: a loss imports a library, a card compiles its kernels.
 """
 
 from __future__ import annotations

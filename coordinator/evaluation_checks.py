@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import LOSS, Dataset, Job, model_arguments
 from edgeswarm.job_file import user_code
+from edgeswarm.wire.tensor_misfits import describe_batch
 
 from .job_checks import SAMPLE_ROWS, sample_batch
 
 
-def check_evaluation(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Path) -> int:
+def check_evaluation(job: Job, model: torch.nn.Module, dataset: Dataset, *, training_inputs: Any, folder: Path) -> int:
     """Try out the evaluation on the set's first items: reading, transform, model, loss and each metric, once.
 
-    folder: of the job file, so that an error in it names the line. Returns how many items the set has. Leaves the model's
+    training_inputs: of a batch, with which the model is exported. folder: of the job file, so that an error in it names the
+    line. Returns how many items the set has. Leaves the model's
     modes and buffers as they were. Raises EdgeswarmError (JOB_INVALID, JOB_FILE, DATA_FAILED).
     """
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
@@ -39,6 +42,7 @@ def check_evaluation(job: Job, model: torch.nn.Module, dataset: Dataset, *, fold
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             inputs, targets = sample_batch(as_training, dataset, range(min(SAMPLE_ROWS, length)), folder=folder)
+            _check_shapes(inputs, training_inputs)
             args, kwargs = model_arguments(inputs)
             model.eval()
             output = _tried(lambda: model(*args, **kwargs), folder, "running the model in evaluation mode")
@@ -54,6 +58,23 @@ def check_evaluation(job: Job, model: torch.nn.Module, dataset: Dataset, *, fold
         for module, mode in modes:
             module.training = mode
     return length
+
+
+def _check_shapes(inputs: Any, training_inputs: Any) -> None:
+    """Whether the model, exported with the training's inputs, takes these, too."""
+    found, expected = (
+        [leaf for leaf in pytree.tree_leaves(each) if isinstance(leaf, torch.Tensor)]
+        for each in (inputs, training_inputs)
+    )
+    if len(found) == len(expected) and any(
+        (mine.shape[1:], mine.dtype) != (other.shape[1:], other.dtype)
+        for mine, other in zip(found, expected, strict=True)
+    ):
+        raise _invalid(
+            f"The evaluation dataset's inputs are {describe_batch(inputs)}, and the training's {describe_batch(training_inputs)}"
+            " (the first number is the samples'): devices have the model for one shape and type.",
+            "Let evaluation_transform make inputs of the shape and type that transform makes.",
+        )
 
 
 def _check_metric(name: str, result: Any) -> None:

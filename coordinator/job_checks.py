@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.item_copies import own_copy
 from edgeswarm.job import SERVED, Dataset, Job, model_arguments
 from edgeswarm.job_file import user_code, user_error
 from edgeswarm.labels import label_error
@@ -22,13 +22,13 @@ from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.tensor_misfits import collate_named, describe_batch
 from edgeswarm.wire.tensor_samples import encode_items, part_of
 
+from .job_errors import invalid, with_article
 from .loss_memory import loss_bytes
+from .model_checks import PlainState, check_memory
+from .optimizer_checks import check_optimizer
 
 # Export takes one and two rows for constants; a few more cost nothing.
 SAMPLE_ROWS = 4
-
-# What PyTorch itself keeps in a group beside its values.
-_NOT_VALUES = ("params", "param_names")
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,24 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
     command line's. Raises EdgeswarmError (JOB_INVALID, JOB_FILE, DATA_FAILED) with a remedy.
     """
     if not isinstance(model, torch.nn.Module):
-        _invalid(f"model() returns {_a(type(model).__name__)}, not a torch.nn.Module.", "Return the module.")
+        invalid(f"model() returns {with_article(type(model).__name__)}, not a torch.nn.Module.", "Return the module.")
     with user_code(folder, "asking for the dataset's length"):
         length = len(dataset)
     if length < 1:
-        _invalid("The dataset is empty.", "Let dataset() return at least one sample.")
+        invalid("The dataset is empty.", "Let dataset() return at least one sample.")
     if batch_size > length:
-        _invalid(
+        invalid(
             f"batch_size is {batch_size}, and the dataset has only {length} samples.",
             f"Choose a batch_size of at most {length}.",
         )
     with torch.random.fork_rng(devices=[]), _unchanged_buffers(model):
         inputs, targets = sample_batch(job, dataset, range(min(SAMPLE_ROWS, batch_size)), folder=folder)
+        state = PlainState(model)
         loss_counts, loss_memory = _check_forward(job, model, inputs, targets, folder=folder, batch_size=batch_size)
+        check_memory(model)
         check_optimizer(job, model, folder=folder)
         _check_learning_rate_schedule(job, folder=folder)
-        warnings = _changing_items(dataset, folder=folder)
+        warnings = (*_changing_items(dataset, folder=folder), *_changing_state(state, model, inputs, folder=folder))
     return CheckedJob(loss_counts, length, inputs, targets, loss_memory, warnings)
 
 
@@ -85,9 +87,9 @@ def sample_batch(job: Job, dataset: Dataset, indices: Sequence[int], *, folder: 
         if job.transform is not None:
             doing = f"calling transform(sample, generator) with item {index} of the dataset, {describe_batch(item)},"
             with user_code(folder, doing):
-                item = job.transform(item, torch.Generator().manual_seed(index))
+                item = job.transform(own_copy(item), torch.Generator().manual_seed(index))
             if not isinstance(item, (tuple, list)) or len(item) != 2:
-                _invalid(
+                invalid(
                     f"transform(sample, generator) returns {_pair_or_what(item)}, not a pair (inputs, targets).",
                     "Return both, the targets too where only the inputs change.",
                 )
@@ -113,6 +115,27 @@ def _changing_items(dataset: Dataset, *, folder: Path) -> tuple[str, ...]:
     )
 
 
+def _changing_state(state: PlainState, model: torch.nn.Module, inputs: Any, *, folder: Path) -> tuple[str, ...]:
+    """A warning where each forward changes plain attributes. state: before the first one, of which one is done.
+
+    What changes once is a thing that is made at first use, which changes nothing that follows.
+    """
+    changed = state.changed()
+    if not changed:
+        return ()
+    args, kwargs = model_arguments(inputs)
+    between = PlainState(model)
+    with user_code(folder, "running the model a second time"):
+        model(*args, **kwargs)
+    again = [name for name in between.changed() if name in changed]
+    if not again:
+        return ()
+    return (
+        f"The model's forward changes {', '.join(again)}, which is no buffer: devices have it as it is now, for the whole "
+        "training. Let what changes from round to round be computed from the model's inputs, or leave it out.",
+    )
+
+
 def _check_learning_rate_schedule(job: Job, *, folder: Path) -> None:
     """Whether the schedule gives a number for the first round."""
     if job.learning_rate_schedule is None:
@@ -121,19 +144,15 @@ def _check_learning_rate_schedule(job: Job, *, folder: Path) -> None:
         factor = job.learning_rate_schedule(0)
         number = float(factor) if hasattr(factor, "__float__") else math.nan  # numpy's and torch's numbers are welcome
     if not math.isfinite(number):
-        shown = repr(factor) if isinstance(factor, (str, float, type(None))) else _a(type(factor).__name__)
-        _invalid(
+        shown = repr(factor) if isinstance(factor, (str, float, type(None))) else with_article(type(factor).__name__)
+        invalid(
             f"learning_rate_schedule(0) returns {shown}, not a number.",
             "Let it take the number of a round, from 0, and return the factor on the optimizer's learning rate.",
         )
 
 
 def _pair_or_what(value: object) -> str:
-    return f"{len(value)} values" if isinstance(value, (tuple, list)) else _a(type(value).__name__)
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+    return f"{len(value)} values" if isinstance(value, (tuple, list)) else with_article(type(value).__name__)
 
 
 def _check_forward(
@@ -169,25 +188,25 @@ def _check_forward(
             raise
     counts = isinstance(result, tuple)
     if counts and len(result) != 2:
-        _invalid(f"The loss returns {len(result)} values.", "Return the mean over the rows, or (sum, count).")
+        invalid(f"The loss returns {len(result)} values.", "Return the mean over the rows, or (sum, count).")
     value, count = result if counts else (result, 1)
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         shape = (
-            f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else _a(type(value).__name__)
+            f"a tensor of shape {tuple(value.shape)}"
+            if isinstance(value, torch.Tensor)
+            else with_article(type(value).__name__)
         )
-        _invalid(
-            f"The loss returns {shape}.", "Return one number as a tensor: the mean over the rows, or (sum, count)."
-        )
+        invalid(f"The loss returns {shape}.", "Return one number as a tensor: the mean over the rows, or (sum, count).")
     number = float(count)
     if not math.isfinite(number) or number < 0:
-        _invalid(f"The loss's count is {number}.", "Return (sum, count) with the number of what the sum is over.")
+        invalid(f"The loss's count is {number}.", "Return (sum, count) with the number of what the sum is over.")
     if not bool(torch.isfinite(value.detach()).all()):
-        _invalid(
+        invalid(
             f"The loss of the first {SAMPLE_ROWS} samples is {value.item()}.",
             "Look at the data's range and at the model's initial weights.",
         )
     if not value.requires_grad:
-        _invalid(
+        invalid(
             "The loss doesn't depend on any parameter that is trained.",
             "Compute it from the model's output with torch operations, and leave requires_grad on for what is trained.",
         )
@@ -218,85 +237,6 @@ def _module_at(model: torch.nn.Module, error: BaseException) -> str:
     return f", in its module {found}," if found else ""
 
 
-def check_optimizer(job: Job, model: torch.nn.Module, *, folder: Path) -> torch.optim.Optimizer:
-    """The job's optimizer over the whole model, if it can also be made over any part of it: that is what devices do.
-
-    Each device makes it over the parameters of its own layers. So the group that a parameter is in, and that group's
-    values, may depend on nothing but the parameter. Raises EdgeswarmError (JOB_INVALID).
-    """
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    if not named:
-        _invalid("The model has no parameter to train.", "Leave requires_grad on for what is to be trained.")
-    with user_code(folder, "making the optimizer"):
-        whole = job.optimizer(list(named))
-    if not isinstance(whole, torch.optim.Optimizer):
-        _invalid(f"optimizer(...) returns {_a(type(whole).__name__)}.", "Return a torch.optim.Optimizer.")
-    if _needs_closure(whole):
-        _invalid(
-            f"{type(whole).__name__} computes the loss several times in one step, which a pipeline can't do.",
-            "Use an optimizer whose step() needs no closure, such as SGD or AdamW.",
-        )
-    expected = _groups_by_name(whole, named)
-    for part in _parts(named):
-        with user_code(folder, f"making the optimizer over {len(part)} of the model's {len(named)} trained parameters"):
-            optimizer = job.optimizer(list(part))
-        for name, (index, values) in _groups_by_name(optimizer, part).items():
-            if name not in expected:
-                continue
-            whole_index, whole_values = expected[name]
-            if index != whole_index:
-                _depends(f"{name} is in group {whole_index} of the whole model's optimizer, and in group {index}")
-            differing = [key for key in whole_values if not _same(values.get(key), whole_values[key])]
-            if differing:
-                _depends(f"{name} has another {differing[0]} in the whole model's optimizer than")
-    return whole
-
-
-def _parts(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[list[tuple[str, torch.nn.Parameter]]]:
-    """Parts such as devices hold: each half."""
-    middle = len(named) // 2
-    return [list(part) for part in (named[:middle], named[middle:]) if part]
-
-
-def _groups_by_name(
-    optimizer: torch.optim.Optimizer, named: Sequence[tuple[str, torch.nn.Parameter]]
-) -> dict[str, tuple[int, dict[str, Any]]]:
-    """For each parameter the index of its group, and the group's values."""
-    names = {id(parameter): name for name, parameter in named}
-    found = {}
-    for index, group in enumerate(optimizer.param_groups):
-        values = {key: value for key, value in group.items() if key not in _NOT_VALUES}
-        for parameter in group["params"]:
-            if id(parameter) not in names:
-                _invalid(
-                    "optimizer(...) trains a parameter that it was not given.",
-                    "Use only the (name, parameter) pairs of its argument.",
-                )
-            found[names[id(parameter)]] = (index, values)
-    return found
-
-
-def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    if isinstance(optimizer, torch.optim.LBFGS):
-        return True
-    parameters = list(inspect.signature(optimizer.step).parameters.values())
-    return bool(parameters) and parameters[0].name == "closure" and parameters[0].default is inspect.Parameter.empty
-
-
-def _same(one: object, other: object) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one, other)
-    return bool(one == other)
-
-
-def _depends(what: str) -> NoReturn:
-    _invalid(
-        f"The optimizer depends on which parameters it is given: {what} in that of a part of it.",
-        "Choose a parameter's group and values by its name alone, and keep a group even where it is empty: "
-        "each device makes the optimizer over its own layers.",
-    )
-
-
 @contextmanager
 def _unchanged_buffers(model: torch.nn.Module) -> Iterator[None]:
     """Puts running statistics back to what they were, and the training mode."""
@@ -310,7 +250,3 @@ def _unchanged_buffers(model: torch.nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
         for module, mode in modes:
             module.training = mode
-
-
-def _invalid(message: str, remedy: str) -> NoReturn:
-    raise EdgeswarmError(ErrorCode.JOB_INVALID, message, remedy)

@@ -174,7 +174,9 @@ def prepare(
         checked = check_job(job, model, opened.training, folder=folder, batch_size=job.batch_size)
         evaluation_length = 0
         if opened.evaluation is not None:
-            evaluation_length = check_evaluation(job, model, opened.evaluation, folder=folder)
+            evaluation_length = check_evaluation(
+                job, model, opened.evaluation, training_inputs=checked.inputs, folder=folder
+            )
         optimizer_state = _optimizer_state(loaded, model)
     dtype = _precision(model)
     args, kwargs = model_arguments(checked.inputs)

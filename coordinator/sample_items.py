@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
+from edgeswarm.item_copies import load_images
 from edgeswarm.job import Dataset
 from edgeswarm.job_file import user_error, user_line
 from edgeswarm.wire.fetch import SamplePart
@@ -44,7 +45,9 @@ class SampleItems:
                     "Let the length of the data set stay what it is while a training runs.",
                 )
             try:
-                return dataset[index]
+                item: object = dataset[index]
+                load_images(item)
+                return item
             except EdgeswarmError:
                 raise
             except (Exception, SystemExit) as error:  # the user's code may raise anything

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.feed_ahead import MOST_SAMPLES_A_CALL
 from edgeswarm.job_file import load_job
 from edgeswarm.wire.fetch import FETCH_SAMPLES, SamplePart, announce_bytes, serve_blob
 from edgeswarm.wire.tensor_samples import encode_items
@@ -17,8 +18,6 @@ from edgeswarm.wire.v1 import data_pb2
 from .data_service import DataServiceSettings
 from .layer_server import refuse_another_job, service_of
 from .sample_items import SampleItems
-
-MOST_SAMPLES_A_CALL = 65_536
 
 
 class SampleServer:

@@ -62,8 +62,8 @@ class ErrorCode(enum.Enum):
     BUNDLE_REFUSED = (
         "bundle-refused",
         ExitCode.ERROR,
-        "A device refused the job's files: they arrived damaged, or are too many or too large.",
-        "Run the command again; keep data out of the job's `files`.",
+        "A device could not unpack the job's files: what arrived is damaged.",
+        "Run the command again.",
     )
     PLAN_INVALID = (
         "plan-invalid",

@@ -11,6 +11,7 @@ FEED_AHEAD = 8  # micro-batches
 FEED_AHEAD_BYTES = 64 * 1024**2
 # One call to the data source fetches several micro-batches, but no more than this where samples are large.
 FEED_CALL_BYTES = 8 * 1024**2
+MOST_SAMPLES_A_CALL = 65_536
 
 
 def most_ahead(batch_bytes: int, *, ahead: int = FEED_AHEAD, ahead_bytes: int = FEED_AHEAD_BYTES) -> int:

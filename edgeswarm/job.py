@@ -42,7 +42,7 @@ class Job:
         is called as `model(inputs)`), a tuple (`model(*inputs)`) or a dict (`model(**inputs)`).
     loss: (output, targets) -> the mean over the rows it was given, or (sum, count).
     optimizer: (named parameters) -> a torch optimizer. It gets a list of (name, parameter) of what a device holds, and
-        is not called where that is nothing.
+        is not called where that is nothing. Its step takes each parameter by itself.
     batch_size: samples of one optimizer step. epochs: passes over the data set. seed: of weights, order and draws.
     drop_last: leave out the samples that are left over at an epoch's end (others each time), in place of a smaller last step.
     transform: (sample, generator) -> sample, run where the sample is used; draws from the generator alone. What it makes of a
@@ -63,7 +63,6 @@ class Job:
         torch.save. It stays on the coordinator's machine.
     data: "served" (the coordinator's machine has the data) or "local" (every device opens the data set itself).
     files: further files and folders that the job needs, relative to the job file.
-    name: for a person; the file's name where it is None.
 
     Raises ValueError that names the field.
     """
@@ -92,7 +91,6 @@ class Job:
     weights: str | None = None
     data: str = SERVED
     files: Sequence[str] = ()
-    name: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("model", "dataset", "loss", "optimizer"):
@@ -115,8 +113,6 @@ class Job:
         if isinstance(self.files, str) or not all(isinstance(file, str) for file in self.files):
             raise ValueError(f"files is a list of paths as texts, not {self.files!r}")
         object.__setattr__(self, "files", tuple(self.files))
-        if self.name is not None and (not isinstance(self.name, str) or not self.name.strip()):
-            raise ValueError(f"name is a text or None, not {self.name!r}")
         if self.weights is not None and (not isinstance(self.weights, str) or not self.weights):
             raise ValueError(f"weights is the path of a file as a text, not {shown(self.weights)}")
         if self.wire_dtype is not None and self.wire_dtype not in WIRE_DTYPES:

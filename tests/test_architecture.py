@@ -34,6 +34,7 @@ FORBIDDEN_PACKAGES = {
 }
 # Inside `edgeswarm` only these may name torch at all; anybody may for types, under TYPE_CHECKING.
 TORCH_INSIDE_EDGESWARM = (
+    "edgeswarm.item_copies",
     "edgeswarm.model.*",
     "edgeswarm.optimizer_file",
     "edgeswarm.snapshot",
@@ -53,6 +54,8 @@ MAY_LOAD_TORCH = (
     "edgeswarm_coordinator.known_costs",
     "edgeswarm_coordinator.layer_files",
     "edgeswarm_coordinator.loss_memory",
+    "edgeswarm_coordinator.model_checks",
+    "edgeswarm_coordinator.optimizer_checks",
     "edgeswarm_coordinator.preparation",
     "edgeswarm_coordinator.sample_items",
     "edgeswarm_coordinator.sample_server",
@@ -73,6 +76,7 @@ WITHOUT_INPUT_OR_OUTPUT = (
     "edgeswarm_coordinator.simulator.*",
     "edgeswarm_coordinator.deployment",
     "edgeswarm_coordinator.evaluations",
+    "edgeswarm_coordinator.round_history",
     "edgeswarm_coordinator.job_state",
     "edgeswarm_coordinator.segments",
 )

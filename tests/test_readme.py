@@ -23,7 +23,8 @@ def test_the_job_file_holds_together(tmp_path: Path) -> None:
     model = job.model()
     checked = check_job(job, model, job.open_dataset(), folder=tmp_path, batch_size=job.batch_size)
     assert (checked.dataset_length, checked.inputs.shape, checked.warnings) == (899, (4, 1, 8, 8), ())
-    assert check_evaluation(job, model, job.open_evaluation_dataset(), folder=tmp_path) == 898
+    evaluation = job.open_evaluation_dataset()
+    assert check_evaluation(job, model, evaluation, training_inputs=checked.inputs, folder=tmp_path) == 898
 
 
 def test_its_links_lead_somewhere() -> None:

@@ -126,7 +126,8 @@ class StageCompute:
     ) -> tuple[_InFlight, Sequence[torch.Tensor]]:
         """Forward of an interval of a micro-batch: what its backward needs, and the outputs."""
         with self.shared.clock.part(FORWARD):
-            self.shared.progress.set(f"forward of micro-batch {micro_batch}", kind=FORWARD)
+            feed = None if self.feed is None else self.feed.doing
+            self.shared.progress.set(f"forward of micro-batch {micro_batch}", kind=FORWARD, turns_with=feed)
             with self.shared.computing():
                 draw = DrawKey(self.shared.seed, self._round, micro_batch, interval.first, interval.end)
                 later = LaterWeights() if self._has_weights_apart else None

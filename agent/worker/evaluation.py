@@ -174,7 +174,8 @@ class StageEvaluation:
         self, micro_batch: int, interval: Interval, inputs: list[torch.Tensor], samples: Batch
     ) -> Sequence[torch.Tensor]:
         with self._shared.clock.part(FORWARD):
-            self._shared.progress.set(f"{ACTIVITY}forward of micro-batch {micro_batch}", kind=ACTIVITY)
+            feed = None if self._feed is None else self._feed.doing
+            self._shared.progress.set(f"{ACTIVITY}forward of micro-batch {micro_batch}", kind=ACTIVITY, turns_with=feed)
             with self._shared.computing():
                 # A model may draw even here; then each evaluation of a round draws the same.
                 draw = DrawKey(self._shared.seed, self._round, micro_batch, interval.first, interval.end)

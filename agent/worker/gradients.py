@@ -44,6 +44,7 @@ class GradientBuckets:
         self.names = [name for name, _ in parameters]
         self._bucket_of: dict[str, int] = {}
         self._views: dict[str, torch.Tensor] = {}
+        self._parameters = dict(parameters)
         self.flat: list[torch.Tensor] = []
         # Views of `flat`, by bucket: what is all-reduced at a time.
         self.pieces: list[tuple[torch.Tensor, ...]] = []
@@ -94,6 +95,9 @@ class GradientBuckets:
         self.touched.clear()
         for flat in self.flat:
             flat.zero_()
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not self._views[name]:  # an optimizer's step may end with zero_grad()
+                parameter.grad = self._views[name]
 
     def divide(self, count: float) -> None:
         """The one division by the mini-batch's global count."""

@@ -117,10 +117,13 @@ def load_optimizer_state(optimizer: StageOptimizer, module: StageModule, states:
     """Puts the optimizer state that came with the layers where the optimizer keeps it. Round 0 has none."""
     if optimizer.optimizer is None:
         return
+    # Not by what it holds: some, as Adagrad, make their state when they are made. A tied weight comes with several layers.
+    loaded: set[str] = set()
     for state in states.values():
         for name, values in state.optimizer.items():
             parameter = module.parameters[name]
-            if values and parameter not in optimizer.optimizer.state:
+            if values and name not in loaded:
+                loaded.add(name)
                 optimizer.optimizer.state[parameter] = {
                     # As in torch's own load_state_dict: state goes to the parameter, the counter of steps stays here.
                     key: value.to(parameter.device) if isinstance(value, torch.Tensor) and key != "step" else value

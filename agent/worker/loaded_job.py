@@ -10,6 +10,7 @@ a small device seconds.
 from __future__ import annotations
 
 import contextlib
+import threading
 from functools import cached_property
 from pathlib import Path
 
@@ -27,6 +28,8 @@ class LoadedJob:
         self._folder = folder
         self._job_file = job_file
         self._where = where
+        # Held while an item of either data set is read: most are made for one reader at a time, and both may share a file.
+        self.reading = threading.Lock()
 
     def is_of(self, folder: Path, job_file: str) -> bool:
         return (self._folder, self._job_file) == (folder, job_file)

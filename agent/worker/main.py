@@ -21,6 +21,7 @@ import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.job_file import user_error
+from edgeswarm.model.draws import TURNS
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import LayerState
@@ -65,7 +66,7 @@ class Worker:
         accelerator = made_ready()
         identity = Identity.load(identity_folder, role=Role.AGENT)
         self._pipe = pipe
-        self._progress = Progress()
+        self._progress = Progress(waits_for_turn=lambda: TURNS.first_waits)
         self._server = _tensor_server(identity, listen)
         self._context = WorkerContext(
             identity=identity,

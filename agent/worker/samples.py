@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import grpc
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
-from edgeswarm.feed_ahead import FEED_CALL_BYTES
+from edgeswarm.feed_ahead import FEED_CALL_BYTES, MOST_SAMPLES_A_CALL
+from edgeswarm.item_copies import load_images, own_copy
 from edgeswarm.job import Dataset
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.fetch import FETCH_SAMPLES, SamplePart, fetch_blob
@@ -54,20 +55,40 @@ class SampleSource(Protocol):
         """Ends a `read` that is under way with an error."""
 
 
-class LocalSamples:
-    """The data set as this device opened it itself. where: the device's name, for messages. doing: for whoever waits for it."""
+def check_length(dataset: Dataset, expected: int, *, called: str, where: str) -> None:
+    """Raises EdgeswarmError (DATA_FAILED) where this device has another data set than the coordinator's machine.
 
-    def __init__(self, dataset: Dataset, *, where: str = "this device") -> None:
+    Which items a device reads is told by their numbers: with others at these, inputs would get the targets of others.
+    """
+    found = len(dataset)
+    if found != expected:
+        raise EdgeswarmError(
+            ErrorCode.DATA_FAILED,
+            f"The {called} has {found} items on {where}, and {expected} on the coordinator's machine.",
+            'Put the same files on all machines, and let the job list them in one order; or use data="served".',
+        )
+
+
+class LocalSamples:
+    """The data set as this device opened it itself. where: the device's name, for messages. doing: for whoever waits for it.
+
+    reading: held while an item is read, by all who may read from it or from what it shares.
+    """
+
+    def __init__(self, dataset: Dataset, *, where: str = "this device", reading: threading.Lock | None = None) -> None:
         self._dataset = dataset
         self._where = where
+        self._reading = reading or threading.Lock()
         self.doing = Progress(longest_seconds=LONG_FOR_AN_ITEM_SECONDS)
 
     def read(self, indices: Sequence[int], part: SamplePart) -> Samples:
         values = {}
         for index in indices:
             try:
-                with self.doing.during(f"reading item {index} of the dataset", kind=READING):
-                    values[index] = part_of(self._dataset[index], part)
+                with self.doing.during(f"reading item {index} of the dataset", kind=READING), self._reading:
+                    item = self._dataset[index]
+                    load_images(item)
+                values[index] = part_of(item, part)
             except EdgeswarmError:
                 raise
             except (Exception, SystemExit) as error:  # the user's code may raise anything
@@ -93,7 +114,7 @@ class PlainSamples:
         self._values = values
 
     def item(self, index: int) -> Any:
-        return self._values[index]
+        return own_copy(self._values[index])
 
     def collate(self, indices: Sequence[int]) -> Any:
         return collate_named([self._values[index] for index in indices], indices)
@@ -153,10 +174,11 @@ class ServedSamples:
             kept = self._cache.kept(self._job.job_id, int(self._set), int(part))
             places = kept.find(indices)
             missing = [index for index in dict.fromkeys(indices) if index not in places]
-            if missing:
-                data = self._fetch(missing, part)
+            for first in range(0, len(missing), MOST_SAMPLES_A_CALL):
+                piece = missing[first : first + MOST_SAMPLES_A_CALL]
+                data = self._fetch(piece, part)
                 try:
-                    places |= kept.add(missing, data)
+                    places |= kept.add(piece, data)
                 except ValueError as error:
                     raise self._unsound(str(error)) from error
             return FetchedSamples(places)
@@ -165,7 +187,7 @@ class ServedSamples:
         if not self._sample_bytes:
             return 1
         by_time = _CALL_SECONDS * self.fetched_samples / max(self.fetch_seconds, 1e-9)
-        return max(1, min(FEED_CALL_BYTES // self._sample_bytes, int(by_time)))
+        return max(1, min(FEED_CALL_BYTES // self._sample_bytes, int(by_time), MOST_SAMPLES_A_CALL))
 
     def cancel(self) -> None:
         call = self._call

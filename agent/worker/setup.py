@@ -46,7 +46,7 @@ from .loaded_job import LoadedJob
 from .mailbox import Mailbox
 from .rehearsal import rehearse
 from .sample_cache import SampleCache
-from .samples import LocalSamples, SampleSource, ServedSamples
+from .samples import LocalSamples, SampleSource, ServedSamples, check_length
 from .stage_samples import feed_requests, sample_part
 from .tensor_server import InboundEpoch, TensorServer
 from .timing import Progress, RoundClock
@@ -353,7 +353,13 @@ class StageEpoch:
         if settings.data_mode != SERVED:
             is_evaluation = sample_set == data_pb2.SAMPLE_SET_EVALUATION
             dataset = loaded.evaluation_dataset if is_evaluation else loaded.dataset
-            return LocalSamples(dataset, where=self._context.device)
+            check_length(
+                dataset,
+                settings.evaluation_length if is_evaluation else settings.dataset_length,
+                called="evaluation dataset" if is_evaluation else "dataset",
+                where=self._context.device,
+            )
+            return LocalSamples(dataset, where=self._context.device, reading=loaded.reading)
         service = settings.data_service
         channel: grpc.Channel = secure_channel(
             service.address, identity=self._context.identity, node_id=service.node_id

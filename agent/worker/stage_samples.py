@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import model_arguments
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.structure import flatten
@@ -15,6 +16,8 @@ from edgeswarm.samples import SampleOrder
 from edgeswarm.wire.fetch import SamplePart
 
 from .feed import Batch, FeedRequest, rebuilt
+
+_NAMED = 3  # samples, in a message
 
 
 def sample_part(routes: Routes) -> SamplePart | None:
@@ -57,8 +60,17 @@ def _requests_of_round(routes: Routes, indices: Sequence[int], round_number: int
 
 
 def stage_inputs(module: StageModule, batch: Batch) -> list[torch.Tensor]:
-    """The first stage's inputs, on its device."""
+    """The first stage's inputs, on its device. Raises EdgeswarmError (DATA_FAILED) for another shape than the graph's."""
     tensors = flatten(module.graph.input_structure, model_arguments(batch.inputs))
+    for tensor, value in zip(tensors, module.graph.inputs, strict=True):
+        if tuple(tensor.shape) != value.with_batch(len(batch.indices) or len(tensor)):
+            which = ", ".join(map(str, batch.indices[:_NAMED])) + (" and others" if len(batch.indices) > _NAMED else "")
+            raise EdgeswarmError(
+                ErrorCode.DATA_FAILED,
+                f"Samples {which} make an input of shape {tuple(tensor.shape[1:])}, and the model was exported with "
+                f"{value.with_batch(0)[1:]}.",
+                "Let the transform bring all samples to one shape, those of an evaluation too.",
+            )
     return module.arranged([tensor.to(module.device) for tensor in tensors])
 
 

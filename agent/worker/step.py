@@ -177,8 +177,19 @@ class StageOptimizer:
         untouched = [(name, parameter) for name, parameter in self._parameters if name not in buckets.touched]
         for _, parameter in untouched:
             parameter.grad = None
+        # Fused steps on a processor take elements as they lie, and look at no strides: weights that lie channels last would get
+        # the steps of others where gradients, which replicas add up, or a state that came from elsewhere don't lie so.
+        fused = [
+            group
+            for group in optimizer.param_groups
+            if group.get("fused") and not all(parameter.is_contiguous() for parameter in group["params"])
+        ]
         try:
+            for group in fused:
+                group["fused"] = False
             optimizer.step()
         finally:
+            for group in fused:
+                group["fused"] = True
             for name, parameter in untouched:
                 parameter.grad = buckets.gradient(name)

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 FORWARD = "forward"
@@ -88,13 +88,16 @@ class Doing(NamedTuple):
 class Progress:
     """What a thread of the worker does now, for the heartbeat: written by this thread, read by the one that reports.
 
-    longest_seconds: of a kind at least, whatever its actions have taken so far.
+    longest_seconds: of a kind at least, whatever its actions have taken so far. waits_for_turn: whether it stands still for the
+    thread that it takes turns with (edgeswarm/model/draws.py); asked from any thread.
     """
 
-    def __init__(self, *, longest_seconds: float = 0.0) -> None:
+    def __init__(self, *, longest_seconds: float = 0.0, waits_for_turn: Callable[[], bool] = lambda: False) -> None:
         self._lock = threading.Lock()
         self._doing = Doing("idle", (), 0, time.monotonic(), "", 0.0)
         self._beside: Progress | None = None
+        self._turns_with: Progress | None = None
+        self._waits_for_turn = waits_for_turn
         self._least = longest_seconds
         self._longest: dict[str, float] = {}
         self.epoch = 0
@@ -107,9 +110,15 @@ class Progress:
             self._longest.clear()
 
     def set(
-        self, action: str, waiting_for: tuple[str, ...] = (), *, kind: str = "", beside: Progress | None = None
+        self,
+        action: str,
+        waiting_for: tuple[str, ...] = (),
+        *,
+        kind: str = "",
+        beside: Progress | None = None,
+        turns_with: Progress | None = None,
     ) -> None:
-        """kind: as Doing has it. beside: of the thread that this one waits for."""
+        """kind: as Doing has it. beside: of the thread that this one waits for. turns_with: of one that it takes turns with."""
         with self._lock:
             before, now = self._doing, time.monotonic()
             if before.kind:
@@ -117,6 +126,7 @@ class Progress:
             longest = max(self._least, self._longest.get(kind, 0.0)) if kind else 0.0
             self._doing = Doing(action, waiting_for, before.number + 1, now, kind, longest)
             self._beside = beside
+            self._turns_with = turns_with
 
     @contextlib.contextmanager
     def during(self, action: str, *, kind: str) -> Iterator[None]:
@@ -127,8 +137,10 @@ class Progress:
             self.set("idle")
 
     def read(self) -> Doing:
-        """Where it waits for a thread that computes, what that one is at."""
+        """Where it waits for a thread that computes, or for its turn, what that one is at."""
         with self._lock:
             doing, beside = self._doing, self._beside
+            if self._turns_with is not None and self._waits_for_turn():
+                beside = self._turns_with
         other = beside.read() if beside is not None else doing
         return other if other.kind else doing

@@ -105,7 +105,6 @@ def learning_rate_schedule(round_number: int) -> float:
 
 
 job = edgeswarm.Job(
-    name="digits",
     model=DigitsCNN,
     dataset=training_set,
     transform=transform,

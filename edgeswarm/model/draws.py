@@ -49,6 +49,11 @@ class Turns:
         self._taken = False
         self._waiting_first = 0
 
+    @property
+    def first_waits(self) -> bool:
+        """Whether somebody who goes first waits for the turn of another one to end."""
+        return self._waiting_first > 0
+
     @contextlib.contextmanager
     def first(self) -> Iterator[None]:
         with self._changed:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils.checkpoint import CheckpointFunction
 
 from ..errors import EdgeswarmError, ErrorCode
 
@@ -98,6 +99,14 @@ def _refusing_custom_gradients(watch: Watch) -> Iterator[None]:
                 "a stage takes gradients of PyTorch's operations alone, and its backward would not be called.",
                 "Write it with torch operations that have the gradient you want: x + (f(x) - x).detach() has the value of "
                 "f(x) and the gradient of x.",
+            )
+        if function is CheckpointFunction:
+            place = watch.place()
+            raise EdgeswarmError(
+                ErrorCode.EXPORT_FAILED,
+                f"The model uses checkpoint() with use_reentrant=True{f', in {place}' if place else ''}: it runs without "
+                "gradients at first, which a graph would keep.",
+                "Give it use_reentrant=False, or leave it out: micro-batches hold few activations.",
             )
         return original.__get__(None, function)(*args, **kwargs)
 

@@ -38,6 +38,8 @@ _RENAMED = {
 }
 _FILLED = {"new_zeros": 0, "zeros_like": 0, "new_ones": 1, "ones_like": 1, "new_full": None, "full_like": None}
 _UNFILLED = ("new_empty", "empty_like")
+# Their fourth argument divides the gradient of a row by how often it is met.
+_EMBEDDINGS = ("embedding", "embedding_bag")
 #: Operations whose result's size, or whose Python number, depends on a tensor's values.
 _BY_VALUE = ("item", "_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "unique_consecutive")
 _BY_TENSOR_VALUES = (
@@ -178,6 +180,13 @@ class _Lowering:
         }
         if op == "aten.add_.Tensor" and args[0] in [{"tensor": name} for name in self._ignored_mutations]:
             return args[0]
+        if operators.packet_of(op) in _EMBEDDINGS and (kwargs.get("scale_grad_by_freq") or True in args[3:4]):
+            raise EdgeswarmError(
+                ErrorCode.EXPORT_FAILED,
+                f"The model divides a word's gradient by how often the word is met in a batch{_where(node)}, of which a "
+                "device sees a part.",
+                "Leave scale_grad_by_freq out.",
+            )
         op, args, kwargs = self._normalise(op, args, kwargs, value)
         if not operators.is_allowed(op):
             raise EdgeswarmError(

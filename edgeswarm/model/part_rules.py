@@ -306,8 +306,8 @@ def _attention(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
 
 
 def _embedding(node: RawNode, part: Part, shapes: Shapes) -> PartialCall | None:
-    """args: table, indices, row without gradient, and whether the gradient depends on all that are met: by count, or sparse."""
-    of_all = any(node.args[3:5])
+    """args: table, indices, row without gradient, whether it depends on counts (which is refused), whether it is sparse."""
+    of_all = any(node.args[4:5])
     return None if part.dim == len(node.value.shape) - 1 or of_all else _of_one_argument(node, 1, part)
 
 

@@ -26,6 +26,7 @@ class Model(nn.Module):
 
 
 ITEMS = [(torch.full((3,), float(index)), index % 2) for index in range(6)]
+INPUTS = torch.zeros(4, 3)
 
 
 def accuracy(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -47,7 +48,7 @@ def test_a_sound_evaluation_leaves_the_model_as_it_was() -> None:
     model.drop.eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     seeds = torch.random.get_rng_state()
-    assert check_evaluation(job(), model, ITEMS, folder=Path.cwd()) == 6
+    assert check_evaluation(job(), model, ITEMS, training_inputs=INPUTS, folder=Path.cwd()) == 6
     assert model.modes == [False]
     assert (model.training, model.norm.training, model.drop.training) == (True, True, False)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -56,7 +57,7 @@ def test_a_sound_evaluation_leaves_the_model_as_it_was() -> None:
 
 def test_sums_with_counts_and_plain_numbers_are_metrics() -> None:
     metrics = {"tokens": lambda output, targets: (targets.sum(), len(targets)), "constant": lambda *_: 1.5}
-    assert check_evaluation(job(metrics=metrics), Model(), ITEMS[:1], folder=Path.cwd()) == 1
+    assert check_evaluation(job(metrics=metrics), Model(), ITEMS[:1], training_inputs=INPUTS, folder=Path.cwd()) == 1
 
 
 def test_the_evaluation_has_its_own_transform() -> None:
@@ -69,9 +70,11 @@ def test_the_evaluation_has_its_own_transform() -> None:
 
         return keep_the_name
 
-    check_evaluation(job(transform=transform("training")), Model(), ITEMS[:1], folder=Path.cwd())
+    check_evaluation(
+        job(transform=transform("training")), Model(), ITEMS[:1], training_inputs=INPUTS, folder=Path.cwd()
+    )
     both = job(transform=transform("training"), evaluation_transform=transform("evaluation"))
-    check_evaluation(both, Model(), ITEMS[:1], folder=Path.cwd())
+    check_evaluation(both, Model(), ITEMS[:1], training_inputs=INPUTS, folder=Path.cwd())
     assert seen == ["training", "evaluation"]
 
 
@@ -94,13 +97,23 @@ def fail(*_: Any) -> Any:
             "no metric yet .while running the metric 'f1'",
         ),
         ({"evaluation_transform": fail}, ITEMS, "no luck .while calling transform.* item 0 of the evaluation dataset"),
-        ({}, [(torch.ones(5), 1)], "running the model in evaluation mode"),
+        ({"loss": fail}, ITEMS, "no luck .while running the loss"),
         ({}, [(torch.ones(3), 9)], "evaluation"),
     ],
 )
 def test_what_is_wrong_is_named_as_the_evaluations(more: dict[str, Any], items: Any, problem: str) -> None:
     model = Model()
     with pytest.raises(EdgeswarmError, match=problem) as caught:
-        check_evaluation(job(**more), model, items, folder=Path(__file__).parent)
+        check_evaluation(job(**more), model, items, training_inputs=INPUTS, folder=Path(__file__).parent)
     assert caught.value.code in (ErrorCode.JOB_INVALID, ErrorCode.JOB_FILE)
     assert model.training
+
+
+def test_inputs_of_another_shape_than_the_trainings_are_refused() -> None:
+    """The model that takes both is exported for one: the others would be found out after an epoch, or never."""
+    model = nn.Sequential(nn.AdaptiveAvgPool1d(3), Model())
+    wider = [(torch.ones(1, 5), 1)]
+    with pytest.raises(EdgeswarmError, match=r"evaluation dataset's inputs are .* and the training's") as caught:
+        check_evaluation(job(), model, wider, training_inputs=torch.zeros(4, 1, 7), folder=Path.cwd())
+    assert caught.value.code is ErrorCode.JOB_INVALID
+    assert "evaluation_transform" in caught.value.remedy

@@ -9,7 +9,7 @@ import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Job
-from edgeswarm_coordinator.job_checks import CheckedJob, check_job, check_optimizer
+from edgeswarm_coordinator.job_checks import CheckedJob, check_job
 
 Named = list[tuple[str, torch.nn.Parameter]]
 
@@ -212,42 +212,3 @@ def test_what_is_wrong_is_said(fields: dict[str, Any], said: str) -> None:
     assert error.code in (ErrorCode.JOB_INVALID, ErrorCode.JOB_FILE, ErrorCode.DATA_FAILED)
     with pytest.raises(EdgeswarmError, match=said):
         raise error
-
-
-def by_place(named: Named) -> torch.optim.Optimizer:
-    return torch.optim.SGD([{"params": [named[0][1]]}, {"params": [p for _, p in named[1:]]}], lr=0.1)
-
-
-def by_number(named: Named) -> torch.optim.Optimizer:
-    return torch.optim.SGD([parameter for _, parameter in named], lr=0.1 / len(named))
-
-
-def without_empty_groups(named: Named) -> torch.optim.Optimizer:
-    groups = [[p for name, p in named if name.startswith(start)] for start in "013"]
-    return torch.optim.SGD([{"params": group} for group in groups if group], lr=0.1)
-
-
-def needs_all(named: Named) -> torch.optim.Optimizer:
-    return torch.optim.SGD([dict(named)["0.weight"]], lr=0.1)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "said"),
-    [
-        (by_place, "is in group 1 of the whole model's optimizer, and in group 0"),
-        (by_number, "has another lr"),
-        (without_empty_groups, "is in group"),
-        (needs_all, r"KeyError: '0.weight' \(while making the optimizer over 3 of"),
-    ],
-)
-def test_an_optimizer_that_depends_on_the_part_is_refused(optimizer: Any, said: str) -> None:
-    with pytest.raises(EdgeswarmError, match=said):
-        check(optimizer=optimizer)
-
-
-def test_frozen_parameters_are_not_the_optimizers() -> None:
-    built = model()
-    built.get_parameter("0.weight").requires_grad_(False)
-    job = Job(model=model, dataset=Images, loss=mean, optimizer=by_name, batch_size=4)
-    whole = check_optimizer(job, built, folder=Path(__file__).parent)
-    assert sum(len(group["params"]) for group in whole.param_groups) == 5

@@ -59,7 +59,6 @@ def test_the_package_exports_job_and_version_without_torch() -> None:
         ("data", "remote"),
         ("files", "words.txt"),
         ("files", [1]),
-        ("name", " "),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_field(field: str, value: object) -> None:

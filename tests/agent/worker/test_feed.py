@@ -18,6 +18,7 @@ from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.tensor_samples import collate
 from edgeswarm.wire.v1 import data_pb2
+from edgeswarm_agent.worker import samples
 from edgeswarm_agent.worker.errors import HaltedError
 from edgeswarm_agent.worker.feed import Batch, FeedRequest, SampleFeed
 from edgeswarm_agent.worker.sample_cache import SampleCache
@@ -115,6 +116,16 @@ def test_only_the_wanted_part_travels_and_several_micro_batches_a_call(served: S
     assert sum(len(indices) for indices, _ in service.calls) == 48
     assert len(service.calls) < len(wanted)
     assert served.fetched_samples == 48
+
+
+def test_many_samples_come_in_several_calls(
+    served: ServedSamples, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data service answers for so many at a time, and a micro-batch may have more."""
+    monkeypatch.setattr(samples, "MOST_SAMPLES_A_CALL", 20)
+    found = served.read(range(48), SamplePart.TARGETS)
+    assert [len(indices) for indices, _ in service.calls] == [20, 20, 8]
+    assert found.collate(range(48)).tolist() == [index % 10 for index in range(48)]
 
 
 def test_a_later_epoch_is_local_as_far_as_the_budget_goes(cluster: Cluster, service: Service, tmp_path: Path) -> None:

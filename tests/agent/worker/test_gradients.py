@@ -66,6 +66,18 @@ def test_gradients_lie_as_their_parameters_where_nobody_else_adds_to_them(as_par
     assert all(torch.allclose(*pair) for pair in zip(net.parameters(), alone.parameters(), strict=True))
 
 
+def test_a_step_that_clears_gradients_changes_nothing() -> None:
+    """As an optimizer of the user's may end its step with zero_grad(), which is harmless in a plain loop."""
+    built = model()
+    buckets = GradientBuckets(parameters_of(built))
+    for _ in range(2):
+        buckets.zero()
+        built(torch.ones(3, 6)).sum().backward()
+        assert all(parameter.grad is buckets.gradient(name) for name, parameter in parameters_of(built))
+        assert any(flat.any() for flat in buckets.flat)
+        built.zero_grad(set_to_none=True)
+
+
 def test_element_types_do_not_share_a_bucket() -> None:
     names = [("a", torch.nn.Parameter(torch.ones(2))), ("b", torch.nn.Parameter(torch.ones(2, dtype=torch.float64)))]
     assert [flat.dtype for flat in GradientBuckets(names).flat] == [torch.float64, torch.float32]

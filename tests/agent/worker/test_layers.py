@@ -42,6 +42,11 @@ def momentum(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer
     return torch.optim.SGD([parameter for _, parameter in named], lr=0.01, momentum=0.9)
 
 
+def adagrad(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    """Its state is there as soon as it is made."""
+    return torch.optim.Adagrad([parameter for _, parameter in named], lr=0.1)
+
+
 def small_model() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
 
@@ -95,7 +100,7 @@ class Worker:
         return data_pb2.FetchLayerRequest(job=job, layer=layer, round=self.round)
 
 
-@pytest.mark.parametrize("optimizer", [two_groups, momentum])
+@pytest.mark.parametrize("optimizer", [two_groups, momentum, adagrad])
 def test_a_worker_goes_on_from_the_layers_of_another_with_the_same_bits(optimizer: Optimizer) -> None:
     whole = Worker(optimizer)
     for number in range(3):
@@ -108,7 +113,7 @@ def test_a_worker_goes_on_from_the_layers_of_another_with_the_same_bits(optimize
         assert torch.equal(one, other), name
 
 
-@pytest.mark.parametrize("optimizer", [two_groups, momentum])
+@pytest.mark.parametrize("optimizer", [two_groups, momentum, adagrad])
 def test_a_worker_that_keeps_its_layers_goes_on_with_the_same_bits(optimizer: Optimizer) -> None:
     """As one does whose shares change: nothing is packed, and no weight is copied."""
     first, whole = Worker(optimizer), Worker(optimizer)

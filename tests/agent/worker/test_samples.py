@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
-from edgeswarm.feed_ahead import FEED_CALL_BYTES
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.feed_ahead import FEED_CALL_BYTES, MOST_SAMPLES_A_CALL
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.v1 import agent_pb2
-from edgeswarm_agent.worker.samples import LONG_FOR_AN_ITEM_SECONDS, LocalSamples, ServedSamples
+from edgeswarm_agent.worker.samples import LONG_FOR_AN_ITEM_SECONDS, LocalSamples, ServedSamples, check_length
 from edgeswarm_agent.worker.timing import READING, Doing
 
 from ..processes import Cluster
@@ -27,7 +31,9 @@ def test_of_slow_samples_fewer_are_asked_for_at_once(operator: Identity) -> None
         assert source.samples_a_call() == 1, "nothing is known yet"
         source._sample_bytes, source.fetched_samples, source.fetch_seconds = 1024, 100, 0.1
         assert source.samples_a_call() == FEED_CALL_BYTES // 1024
-        source.fetch_seconds = 50.0
+        source._sample_bytes, source.fetch_seconds = 8, 1e-6
+        assert source.samples_a_call() == MOST_SAMPLES_A_CALL
+        source._sample_bytes, source.fetch_seconds = 1024, 50.0
         assert source.samples_a_call() == 20
         source.fetch_seconds = 5000.0
         assert source.samples_a_call() == 1
@@ -48,3 +54,36 @@ def test_it_is_told_what_a_data_set_on_this_device_is_at() -> None:
     assert [(doing.action, doing.kind) for doing in seen] == [("reading item 2 of the dataset", READING)]
     assert seen[0].longest_seconds == LONG_FOR_AN_ITEM_SECONDS
     assert samples.doing.read().kind == ""
+
+
+def test_data_sets_that_share_a_file_are_read_one_item_at_a_time() -> None:
+    """An evaluation begins while the feed of the training reads ahead, and an epoch while the one before still reads."""
+
+    class OneReader:
+        readers = most = 0
+
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, index: int) -> tuple[int, int]:
+            self.readers += 1
+            self.most = max(self.most, self.readers)
+            time.sleep(0.001)
+            self.readers -= 1
+            return index, index
+
+    shared, reading = OneReader(), threading.Lock()
+    sources = [LocalSamples(shared, reading=reading), LocalSamples(shared, reading=reading)]
+    threads = [threading.Thread(target=source.read, args=(range(20), SamplePart.BOTH)) for source in sources]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert shared.most == 1
+
+
+def test_a_data_set_of_another_length_than_the_coordinators_is_told() -> None:
+    check_length(range(4), 4, called="dataset", where="nano-1")
+    with pytest.raises(EdgeswarmError, match="The dataset has 5 items on nano-1, and 4 on the coordinator's") as caught:
+        check_length(range(5), 4, called="dataset", where="nano-1")
+    assert caught.value.code is ErrorCode.DATA_FAILED

@@ -3,14 +3,24 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.model.export import export_model
+from edgeswarm.model.stage import StageModule
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.routes import Routes
 from edgeswarm.samples import SampleOrder
 from edgeswarm.wire.fetch import SamplePart
-from edgeswarm_agent.worker.feed import FeedRequest
-from edgeswarm_agent.worker.stage_samples import evaluation_requests, feed_requests, sample_part, to_device
+from edgeswarm_agent.worker.feed import Batch, FeedRequest
+from edgeswarm_agent.worker.stage_samples import (
+    evaluation_requests,
+    feed_requests,
+    sample_part,
+    stage_inputs,
+    to_device,
+)
 
 PLAN = Plan(
     planner="by hand",
@@ -72,3 +82,15 @@ def test_targets_keep_their_form_on_another_device() -> None:
     assert isinstance(second, Target)
     assert (first.name, second.name) == (texts, 1)
     assert {tensor.device.type for tensor in (first.label, moved[1][0], second.label["b"])} == {"meta"}
+
+
+def test_samples_of_another_shape_than_the_graphs_are_named() -> None:
+    """In a stage by itself nothing else would notice: sizes that the model reads from its input are constants there."""
+    model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool1d(3), torch.nn.Flatten(), torch.nn.Linear(6, 2))
+    graph = export_model(model, (torch.zeros(4, 2, 5),)).layer_graph
+    module = StageModule(graph.stage(0, len(graph.layers)), dict(model.named_parameters()))
+    (inputs,) = stage_inputs(module, Batch(inputs=torch.ones(3, 2, 5), indices=(7, 8, 9)))
+    assert inputs.shape == (3, 2, 5)
+    with pytest.raises(EdgeswarmError, match=r"Samples 7, 8, 9 and others make an input of shape \(2, 6\)") as caught:
+        stage_inputs(module, Batch(inputs=torch.ones(4, 2, 6), indices=(7, 8, 9, 10)))
+    assert caught.value.code is ErrorCode.DATA_FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,3 +57,31 @@ def test_a_schedule_has_nothing_to_change_there() -> None:
     with pytest.raises(EdgeswarmError, match="The groups of SignDescent have no lr") as caught:
         StageOptimizer(job(lambda number: 1.0), trained())
     assert "learning_rate_schedule" in caught.value.remedy
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize("as_parameters_lie", [False, True])
+def test_a_fused_step_goes_to_the_weights_whose_gradients_they_are(kind: Any, as_parameters_lie: bool) -> None:
+    """Weights of convolutions lie channels last in a worker, and where replicas add them up their gradients don't."""
+
+    def stepped(*, fused: bool, channels_last: bool) -> torch.Tensor:
+        drawn = torch.Generator().manual_seed(0)
+        weight = torch.randn(4, 3, 3, 3, generator=drawn)
+        weight = weight.to(memory_format=torch.channels_last) if channels_last else weight
+        parameters = [("weight", torch.nn.Parameter(weight))]
+        buckets = GradientBuckets(parameters, as_parameters_lie=as_parameters_lie)
+        made = StageOptimizer(
+            dataclasses.replace(job(), optimizer=lambda named: kind([p for _, p in named], lr=0.1, fused=fused)),
+            parameters,
+        )
+        for number in range(2):
+            buckets.zero()
+            torch.autograd.backward([(parameters[0][1] * torch.randn(4, 3, 3, 3, generator=drawn)).sum()])
+            buckets.touched.update(buckets.names)
+            made.step(buckets, count=2.0, sum_of_squares=None, round_number=number)
+        assert made.optimizer is not None
+        assert made.optimizer.param_groups[0]["fused"] is fused
+        return parameters[0][1].detach()
+
+    expected = stepped(fused=False, channels_last=False)
+    assert torch.allclose(stepped(fused=True, channels_last=True), expected, rtol=1e-6, atol=1e-7)

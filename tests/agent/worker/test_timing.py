@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
+from edgeswarm.model.draws import TURNS
 from edgeswarm_agent.worker.timing import ALL_REDUCE, BACKWARD, FORWARD, TRANSFORM, Progress, RoundClock
 
 
@@ -59,6 +61,27 @@ def test_the_longest_of_a_kind_is_that_of_this_epoch() -> None:
     progress.set("forward of micro-batch 0", kind=FORWARD)
     assert progress.read().longest_seconds == 0.0
     assert progress.epoch == 2
+
+
+def test_who_waits_for_its_turn_is_at_what_the_other_one_computes() -> None:
+    """A layer that draws waits for a transform, however long that takes: the layer doesn't hang."""
+    feed, progress = Progress(longest_seconds=15.0), Progress(waits_for_turn=lambda: TURNS.first_waits)
+    progress.set("forward of micro-batch 0", kind=FORWARD, turns_with=feed)
+
+    def forward() -> None:
+        with TURNS.first():
+            pass
+
+    computing = threading.Thread(target=forward)
+    with feed.during("transform of item 7", kind=TRANSFORM), TURNS.after_others():
+        assert progress.read().action == "forward of micro-batch 0"
+        computing.start()
+        until = time.monotonic() + 10
+        while not TURNS.first_waits and time.monotonic() < until:
+            time.sleep(0.001)
+        assert progress.read().action == "transform of item 7"
+    computing.join(10)
+    assert progress.read().action == "forward of micro-batch 0"
 
 
 def test_who_waits_for_a_thread_is_at_what_that_one_computes() -> None:

@@ -20,7 +20,7 @@ pytest.importorskip("sklearn", reason="the demo's images come with scikit-learn"
 
 def test_the_job_file_loads_as_a_users_does() -> None:
     job = load_job(demo.JOB_FILE.parent, demo.JOB_FILE.name)
-    assert (job.name, job.batch_size) == ("digits", digits_job.BATCH_SIZE)
+    assert job.batch_size == digits_job.BATCH_SIZE
 
 
 def test_training_and_test_images_are_all_there_are_and_none_is_in_both() -> None:

@@ -168,6 +168,15 @@ def _numpy_draws(module: _Inner, values: Tensor) -> Tensor:
     return result
 
 
+def _checkpoints(module: _Inner, values: Tensor) -> Tensor:
+    made: Tensor = checkpoint(module.linear, values, use_reentrant=True)
+    return made
+
+
+def _by_frequency(module: _Inner, values: Tensor) -> Tensor:
+    return nn.functional.embedding(values.argmax(dim=1), module.linear.weight, scale_grad_by_freq=True)
+
+
 Case = tuple[Callable[[_Inner, Tensor], Tensor], str, str]
 # One for each way in which it is found out,
 CASES: list[Case] = [
@@ -178,6 +187,8 @@ CASES: list[Case] = [
     (_nonzero, r"aten\.nonzero\.default in part\.1 \(.*test_export_errors", "torch.where"),
     (_masked, r"size of what the model computes depends on the values .* in part\.1 \(.*test_export", "x[mask]"),
     (_own_gradient, r"uses _Rounded, an autograd\.Function, in part\.1 \(.*_Rounded\.apply", "detach()"),
+    (_checkpoints, r"use_reentrant=True, in part\.1 \(.*use_reentrant=True", "use_reentrant=False"),
+    (_by_frequency, r"how often the word is met in a batch in part\.1 \(.*test_export_errors", "scale_grad_by_freq"),
     (_hooks, r"hook on gradients, in part\.1 \(.*register_hook", "clip_gradient_norm"),
     (_clamps_without_gradients, r"in place within torch\.no_grad in part\.1 \(.*test_export_errors", "clone"),
     (_python_draws, "draws random numbers from Python or numpy", "nn.Dropout"),

@@ -1,0 +1,69 @@
+"""What a model may do in one process and not over several: parameters that share memory, and state outside of its buffers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from .job_errors import invalid
+
+# What every module has.
+_OWN = frozenset(vars(torch.nn.Module()))
+
+
+def check_memory(model: torch.nn.Module) -> None:
+    """Raises EdgeswarmError (JOB_INVALID) where a trained parameter shares memory with another tensor of the model.
+
+    In one process every step changes both; on the devices they are two, which drift apart.
+    """
+    spans = []
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.numel() and tensor.layout is torch.strided and tensor.device.type != "meta":
+            elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            first = tensor.data_ptr()
+            spans.append((first, first + elements * tensor.element_size(), name, tensor))
+    spans.sort(key=lambda span: span[:2])
+    for before, after in itertools.pairwise(spans):
+        (_, end, name, tensor), (first, _, other_name, other) = before, after
+        if first < end and (tensor.requires_grad or other.requires_grad):
+            names = sorted((name, other_name))
+            invalid(
+                f"{names[0]} and {names[1]} lie in the same memory, and are two tensors of the model: devices would train "
+                "them apart.",
+                "Let both be one parameter (decoder.weight = encoder.weight), compute the one from the other in forward(), "
+                "or give it memory of its own with clone().",
+            )
+
+
+class PlainState:
+    """Numbers and tensors that modules keep as plain attributes, as they are when this is made."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._before = self._read()
+
+    def changed(self) -> list[str]:
+        """The names of those that are others now, as `encoder.steps`."""
+        now = self._read()
+        return [name for name, before in self._before.items() if name in now and _differs(before, now[name])]
+
+    def _read(self) -> dict[str, tuple[Any, int]]:
+        """By name the value, and of a tensor how often it was written to."""
+        return {
+            f"{path}.{key}" if path else key: (value, _writes_to(value))
+            for path, module in self._model.named_modules()
+            for key, value in vars(module).items()
+            if key not in _OWN and isinstance(value, (bool, int, float, complex, torch.Tensor))
+        }
+
+
+def _writes_to(value: Any) -> int:
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
+
+
+def _differs(before: tuple[Any, int], now: tuple[Any, int]) -> bool:
+    if isinstance(before[0], torch.Tensor) or isinstance(now[0], torch.Tensor):
+        return before[0] is not now[0] or before[1] != now[1]
+    return bool(before[0] != now[0]) and before[0] == before[0]
