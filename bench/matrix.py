@@ -1,7 +1,7 @@
 """edgeswarm beside what people would run in its place, on the same emulated devices.
 
     python -m bench.matrix --folder DIR --cell C:100:mobilenet_v2      one cell; may be repeated
-    python -m bench.matrix --folder DIR --small                        two devices, short rounds: minutes
+    python -m bench.matrix --folder DIR --small                        two devices, few settings, short rounds: minutes
     python -m bench.matrix --folder DIR --all                          the cells of CELLS: hours; goes on where it was broken off
     python -m bench.matrix --folder DIR --report                       the tables of what is there
     python -m bench.matrix --folder DIR --report --page DIR            and as a page with a plot
