@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -46,10 +47,13 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: tupl
 
     Raises ValueError as `write_tensors` does, OSError where it can't be written.
     """
+    path.touch()
+    permissions = stat.S_IMODE(path.stat().st_mode)  # of this user's files: the library's are for their owner alone
     try:
         safetensors.torch.save_file(_apart(tensors), path, metadata=_as_metadata(metadata))
     except safetensors.SafetensorError as error:
         raise OSError(str(error)) from error
+    path.chmod(permissions)
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

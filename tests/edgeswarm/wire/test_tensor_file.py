@@ -46,6 +46,8 @@ def test_a_file_has_the_same_bytes(tmp_path: Path) -> None:
     members = {"b": base, "a": base[2:4], "none": torch.empty(0, 3), "half": torch.ones(3, dtype=torch.bfloat16)}
     save_tensors(tmp_path / "file", members, ("format", "pt"))
     assert (tmp_path / "file").read_bytes() == write_tensors(members, ("format", "pt"))
+    (tmp_path / "another").write_bytes(b"")
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "another").stat().st_mode
 
 
 def test_a_file_that_cannot_be_written_is_an_error_of_the_disk(tmp_path: Path) -> None:
