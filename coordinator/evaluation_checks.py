@@ -26,8 +26,8 @@ def check_evaluation(job: Job, model: torch.nn.Module, dataset: Dataset, *, trai
     """Try out the evaluation on the set's first items: reading, transform, model, loss and each metric, once.
 
     training_inputs: of a batch, with which the model is exported. folder: of the job file, so that an error in it names the
-    line. Returns how many items the set has. Leaves the model's
-    modes and buffers as they were. Raises EdgeswarmError (JOB_INVALID, JOB_FILE, DATA_FAILED).
+    line. Returns how many items the set has. Leaves the model's modes and buffers as they were. Raises EdgeswarmError
+    (JOB_INVALID, JOB_FILE, DATA_FAILED).
     """
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise _invalid(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
@@ -25,8 +24,10 @@ def check_memory(model: torch.nn.Module) -> None:
             first = tensor.data_ptr()
             spans.append((first, first + elements * tensor.element_size(), name, tensor))
     spans.sort(key=lambda span: span[:2])
-    for before, after in itertools.pairwise(spans):
-        (_, end, name, tensor), (first, _, other_name, other) = before, after
+    # Of those before, the one that reaches farthest: who shares memory with any of them shares it with this one.
+    farthest = (0, 0, "", torch.empty(0))
+    for span in spans:
+        (_, end, name, tensor), (first, _, other_name, other) = farthest, span
         if first < end and (tensor.requires_grad or other.requires_grad):
             names = sorted((name, other_name))
             invalid(
@@ -35,6 +36,7 @@ def check_memory(model: torch.nn.Module) -> None:
                 "Let both be one parameter (decoder.weight = encoder.weight), compute the one from the other in forward(), "
                 "or give it memory of its own with clone().",
             )
+        farthest = max(farthest, span, key=lambda each: each[1])
 
 
 class PlainState:

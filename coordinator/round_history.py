@@ -1,8 +1,9 @@
 """The rounds that a training has behind it, in as much memory after a week as after an hour. Pure.
 
-all of them                     sums alone                      the totals of metrics.json
-the last ones                   whole                           shares that follow the devices' speed
-those since the last checkpoint whole, until they are written   rounds.jsonl
+rounds                            kept                              for
+all of them                       sums alone                        the totals of metrics.json
+the last ones                     whole                             shares that follow the devices' speed
+those since the last checkpoint   whole, until they are written     rounds.jsonl
 """
 
 from __future__ import annotations

@@ -57,8 +57,7 @@ class RunRecord:
     name: of the job. host: the machine's name, for a person; machine: what it is known by (processes.py). job_file, folder:
     absolute; folder is where the result goes. steps: what goes on now. devices: node ids. round: how many rounds are done, of
     `rounds`. epoch: of the newest round, from 0; loss: its loss. checkpoint_round: rounds that the newest checkpoint holds.
-    detached: it runs without a terminal.
-    exit_code, error: of its end; error as EdgeswarmError.to_json makes it.
+    detached: it runs without a terminal. exit_code, error: of its end; error as EdgeswarmError.to_json makes it.
     """
 
     job_id: str

@@ -112,13 +112,14 @@ class PeerTuner:
 
         at_once = dict(micro_batches)
         tried: dict[int, float] = {}
+        runs: dict[int, PeerRun] = {}
         while True:
             # In which each device computes as many samples at once as in a whole round.
             least = math.ceil(max(at_once[device] * sum(by_speed) / rate for device, rate in self._rates.items()))
             trial = min(self._mini_batch, max(self._mini_batch // TRIAL_PART, least))
             short: set[str] = set()
             for bucket in self._trials.buckets_mib:
-                done = self._try(settings(by_speed, trial, at_once=at_once, bucket_mib=bucket), trial)
+                done = runs[bucket] = self._try(settings(by_speed, trial, at_once=at_once, bucket_mib=bucket), trial)
                 tried[bucket] = paced_seconds_of(done)
                 short.add(done.short_of_memory if done.problem else "")
             if not all(map(math.isinf, tried.values())) or not self._halve(at_once, short):
@@ -128,7 +129,8 @@ class PeerTuner:
         def whole(weights: Sequence[float]) -> PeerSettings:
             return settings(weights, self._mini_batch, at_once=at_once, bucket_mib=bucket)
 
-        alone, done = whole(by_speed), self._try(whole(by_speed), self._mini_batch)
+        alone = whole(by_speed)
+        done = runs[bucket] if trial == self._mini_batch else self._try(alone, self._mini_batch)
         choices = {alone.options["shares"]: (alone, paced_seconds_of(done))}
         if not done.problem:
             shares = [int(share) for share in alone.options["shares"].split(",")]

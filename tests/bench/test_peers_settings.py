@@ -113,6 +113,20 @@ def test_shares_are_corrected_by_how_busy_each_device_was(
     assert found["DDP, equal shares"].options["at-once"] == "8,16"
 
 
+def test_a_trial_of_the_whole_mini_batch_is_not_run_again(monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner) -> None:
+    """Micro-batches are so large that each device has one of a round."""
+    buckets: list[str] = []
+
+    def run(bed: object, script: str, devices: list[str], *words: str, **more: object) -> PeerRun:
+        assert words[words.index("--mini-batch") + 1] == "100"
+        buckets.append(words[words.index("--bucket-mib") + 1])
+        return ran(1.0, 1.0, 1.0)
+
+    monkeypatch.setattr(settings, "run_peer", run)
+    tuner.data_parallel({"nano-1": 50, "nano-2": 50})
+    assert buckets == ["2", "25"]
+
+
 def test_devices_without_memory_for_it_compute_fewer_samples_at_once(
     monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner
 ) -> None:

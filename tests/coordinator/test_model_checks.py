@@ -40,6 +40,16 @@ def test_a_buffer_in_a_parameters_memory_is_refused() -> None:
         check_memory(built)
 
 
+def test_a_parameter_far_within_a_buffer_is_refused() -> None:
+    whole = torch.zeros(9)
+    built = nn.Module()
+    built.register_buffer("whole", whole)
+    built.register_buffer("first", whole[:3])
+    built.trained = nn.Parameter(whole[6:])
+    with pytest.raises(EdgeswarmError, match="trained and whole"):
+        check_memory(built)
+
+
 def test_one_parameter_in_two_places_and_parts_of_one_memory_are_sound() -> None:
     built = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     built[1].weight = built[0].weight
