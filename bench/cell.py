@@ -218,13 +218,21 @@ def profile_in_turn(cluster: BedCluster, options: TrainOptions) -> Profiling:
     return Profiling(measured(options, PROFILED_AGAIN), seconds, slow)
 
 
-def profile_anew(cluster: BedCluster, options: TrainOptions) -> tuple[PlanningInstance, dict[str, Any]]:
+def profile_at_once(cluster: BedCluster, options: TrainOptions) -> Profiling:
+    """As a user has it."""
+    with ends_all():
+        return Profiling(make_plan_for_job(options, folders=cluster.folders)[1], {}, {})
+
+
+def profile_anew(
+    cluster: BedCluster, options: TrainOptions, *, in_turn: bool = True
+) -> tuple[PlanningInstance, dict[str, Any]]:
     """Forgets what was measured, and measures all of it. The instance, and what a cell's file has of it: what it was made of
-    and how slow the machine was; both with short names for the devices.
+    and how slow the machine was; both with short names for the devices. in_turn: as `profile_in_turn` does, else all at once.
     """
     shutil.rmtree(cluster.folders.cache_dir, ignore_errors=True)
     begin = time.monotonic()
-    profiling = profile_in_turn(cluster, options)
+    profiling = profile_in_turn(cluster, options) if in_turn else profile_at_once(cluster, options)
     slow = slowness(SPEED_LOGS, begin, time.monotonic())
     instance, told = _with_its_measurements(cluster, profiling.instance)
     return instance, {

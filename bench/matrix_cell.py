@@ -49,12 +49,13 @@ OLD_SECONDS = 3600.0
 
 SMALL = Effort(
     repeats=1,
-    rounds=5,
-    seconds=20.0,
+    rounds=20,
+    seconds=10.0,
+    warm_up_seconds=4.0,
     settling_seconds=20.0,
     alone_seconds=3.0,
     mini_batch=256,
-    trials=Trials(at_once=(32, 64), buckets_mib=(25,), micro_batches=(4, 8)),
+    trials=Trials(at_once=(64, 256), buckets_mib=(25,), micro_batches=(4, 8), further=False),
     planners=(OURS, "asteroid"),
     in_full=False,
 )

@@ -31,7 +31,7 @@ from bench.interrupts import ends_all
 from bench.measuring import say
 from bench.peers.alone import Alone
 from bench.peers.launch import PeerRun, run_peer
-from bench.peers.rounds import LEAST_ROUNDS, WARM_UP_ROUNDS, warm_up_rounds
+from bench.peers.rounds import LEAST_ROUNDS, WARM_UP_ROUNDS, WARM_UP_SECONDS, warm_up_rounds
 from bench.peers.settings import PeerSettings, PeerTuner, Trials, slowness_of_rounds
 from bench.testbed import links
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
@@ -65,15 +65,17 @@ _LIMIT_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class Effort:
-    """repeats: of each method. rounds, seconds: of a run behind its first rounds, whichever is less. settling_seconds: what
-    the looks of the first rounds may take. alone_seconds: of a device by itself with each of its settings. mini_batch: in place
-    of the model's of MINI_BATCH. trials: what peers' settings are the best of. planners: whose plans are trained. in_full: also a
-    first epoch that is served, and each class of device while the others compute.
+    """repeats: of each method. rounds, seconds: of a run behind its first rounds, whichever is less. warm_up_seconds: of these,
+    at least. settling_seconds: what the looks of the first rounds may take. alone_seconds: of a device by itself with each of its
+    settings. mini_batch: in place of the model's of MINI_BATCH. trials: what peers' settings are the best of. planners: whose
+    plans are trained. in_full: each class of device is timed by itself, with the others at work beside it, for its profile and
+    for what it does alone, too; and there is a first epoch that is served.
     """
 
     repeats: int = 3
     rounds: int = 10
     seconds: float = 90.0
+    warm_up_seconds: float = WARM_UP_SECONDS
     settling_seconds: float = 200.0
     alone_seconds: float = 8.0
     mini_batch: int | None = None
@@ -98,7 +100,9 @@ class OnBed:
     def profile(self, known: dict[str, Any] | None = None) -> tuple[PlanningInstance, dict[str, Any]]:
         """The instance, and what it was made of; both with short names. known: what was told when layers were timed before."""
         options = self._options(rounds=self._effort.rounds)
-        return profile_anew(self._cluster, options) if known is None else profile_missing(self._cluster, options, known)
+        if known is not None:
+            return profile_missing(self._cluster, options, known)
+        return profile_anew(self._cluster, options, in_turn=self._effort.in_full)
 
     def train(self, plan: Plan) -> dict[str, Any]:
         """One training on edgeswarm's runtime; each device has its samples."""
@@ -109,7 +113,7 @@ class OnBed:
         folder.mkdir()
         path = folder / "plan.json"
         path.write_text(json.dumps(with_node_ids(plan, self._node_ids).to_json()))
-        first = warm_up_rounds(plan.predicted.round_seconds)
+        first = self._warm_up_rounds(plan.predicted.round_seconds)
         return self._trained(replace(self._options(rounds=first + rounds), plan_path=path), folder, first=first)
 
     def train_long(self, plan: Plan, instance: PlanningInstance) -> dict[str, Any]:
@@ -124,7 +128,7 @@ class OnBed:
         short_enough = (
             some for some in SETTLING_ROUNDS if some * plan.predicted.round_seconds <= effort.settling_seconds
         )
-        first = warm_up_rounds(plan.predicted.round_seconds) + next(short_enough, 0)
+        first = self._warm_up_rounds(plan.predicted.round_seconds) + next(short_enough, 0)
         done: list[RoundDone] = []
         ends: list[float] = []
         moves: list[SharesMoved] = []
@@ -255,7 +259,7 @@ class OnBed:
                 self._cell.model,
                 self._mini_batch,
                 self._effort.alone_seconds,
-                self._effort.trials.at_once,
+                self._effort.trials,
             )
             with self._cluster.paused():
                 told = device.best(folder, like=fastest)
@@ -309,7 +313,11 @@ class OnBed:
                 settings.script,
                 settings.devices,
                 *settings.words(
-                    self._cell.model, self._mini_batch, rounds=self._effort.rounds, seconds=self._effort.seconds
+                    self._cell.model,
+                    self._mini_batch,
+                    rounds=self._effort.rounds,
+                    seconds=self._effort.seconds,
+                    warm_up_seconds=self._effort.warm_up_seconds,
                 ),
                 folder=self._run_folder(),
                 limit_seconds=_LIMIT_SECONDS,
@@ -328,6 +336,9 @@ class OnBed:
                 )
             },
         }
+
+    def _warm_up_rounds(self, round_seconds: float) -> int:
+        return warm_up_rounds(round_seconds, warm_up_seconds=self._effort.warm_up_seconds)
 
     def _options(self, *, rounds: int, data: str = "local") -> TrainOptions:
         """Of a job of so many rounds, which is written for it."""

@@ -10,7 +10,7 @@ A slower device of the same processor begins where the faster one ended: what is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ _LIMIT_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class Alone:
-    """A device by itself. seconds: of each setting that is tried, and of each step by which its rate is told. micro_batches: what
-    is tried of them first.
+    """A device by itself. seconds: of each setting that is tried, and of each step by which its rate is told; where nothing
+    further is tried than what trials say, the rate is that of the best of them.
     """
 
     bed: EmulatedLan
@@ -38,7 +38,7 @@ class Alone:
     model: str
     mini_batch: int
     seconds: float
-    micro_batches: tuple[int, ...] = Trials.at_once
+    trials: Trials = field(default_factory=Trials)
 
     def best(self, folder: Path, *, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """samples_per_second with its best micro_batch; channels_last: 1 where images are better off so.
@@ -49,19 +49,19 @@ class Alone:
         """
         if like is not None:
             return self._best_like(like, folder)
-        plain = self._tried(self.micro_batches, folder, channels_last=False)
+        plain = self._tried(self.trials.at_once, folder, channels_last=False)
         if not plain:
             raise RuntimeError(f"{self.device} can't train {self.model} by itself")
         at_once = max(plain, key=lambda size: plain[size])
         tried, channels_last = plain, False
         if has_images(self.model):
-            larger = tuple(size for size in self.micro_batches if size >= at_once)
+            larger = tuple(size for size in self.trials.at_once if size >= at_once)
             images = self._tried(larger, folder, channels_last=True, beside=plain[at_once])
             if images and max(images.values()) > plain[at_once]:
                 tried, channels_last = images, True
                 at_once = max(images, key=lambda size: images[size])
         # The best may be larger than what is tried for both; where that ended before, it was with one too large.
-        while at_once == max(tried) >= self.micro_batches[-1] and 2 * at_once <= self.mini_batch:
+        while self._may_be_larger(at_once, tried):
             more = self._tried((2 * at_once,), folder, channels_last=channels_last, beside=tried[at_once])
             if not more or more[2 * at_once] <= tried[at_once]:
                 break
@@ -69,9 +69,14 @@ class Alone:
             at_once *= 2
         return self._told(tried[at_once], plain, folder, at_once=at_once, channels_last=channels_last)
 
+    def _may_be_larger(self, at_once: int, tried: Mapping[int, float]) -> bool:
+        is_last = at_once == max(tried) >= self.trials.at_once[-1]
+        return self.trials.further and is_last and 2 * at_once <= self.mini_batch
+
     def _best_like(self, like: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         channels_last = bool(like["channels_last"])
-        tried = self._around(int(like["micro_batch"]), folder, channels_last=channels_last)
+        find = self._around if self.trials.further else self._fitting
+        tried = find(int(like["micro_batch"]), folder, channels_last=channels_last)
         at_once = max(tried, key=lambda size: tried[size])
         plain = tried
         if channels_last:
@@ -81,8 +86,17 @@ class Alone:
     def _told(
         self, expected: float, plain: Mapping[int, float], folder: Path, *, at_once: int, channels_last: bool
     ) -> dict[str, Any]:
-        """By whole steps. expected: samples per second. plain: by micro-batch, with images as PyTorch has them."""
-        told = self.largest_rate(at_once, folder / "whole-steps", channels_last=channels_last, expected=expected)
+        """By whole steps, or what was expected. expected: samples per second. plain: by micro-batch, with images as PyTorch has
+        them.
+        """
+        told: dict[str, Any] | None = {
+            "samples_per_second": expected,
+            "micro_batch": at_once,
+            "channels_last": float(channels_last),
+            "slowness": None,
+        }
+        if self.trials.further:
+            told = self.largest_rate(at_once, folder / "whole-steps", channels_last=channels_last, expected=expected)
         if told is None:
             raise RuntimeError(f"{self.device} can't train {self.model} in steps of several micro-batches")
         best_plain = max(plain, key=lambda size: plain[size]) if channels_last else told["micro_batch"]

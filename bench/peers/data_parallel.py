@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--at-once", required=True, help="the micro-batch of each rank, with commas")
     parser.add_argument("--bucket-mib", type=int, default=25, help="DDP's own is 25")
     given = parser.parse_args()
+    plain = laid_out(whole_model(given.model), given.channels_last)
     join(given)
     shares = [int(share) for share in given.shares.split(",")]
     begin_of_mine = sum(shares[: given.rank])
@@ -32,7 +33,7 @@ def main() -> None:
     )
     # Each rank's batch statistics are its own; they are not sent around before every micro-batch.
     model = DistributedDataParallel(
-        laid_out(whole_model(given.model), given.channels_last),
+        plain,
         broadcast_buffers=False,
         gradient_as_bucket_view=True,
         bucket_cap_mb=given.bucket_mib,

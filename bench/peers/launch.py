@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.origin import REPOSITORY
-from bench.peers.rounds import IMPORTED
+from bench.peers.rounds import READY
 from bench.testbed import bed as beds
 from bench.testbed.bed import EmulatedLan
 from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
@@ -96,7 +96,7 @@ def run_script(
             with (folder / f"{rank}-{name}.log").open("w") as log:
                 processes[name] = bed.start(name, *words, *place, environment=_environment(), log=log)
         if not start_is_timed:
-            _wait_for_imports(processes, folder, limit_seconds)
+            _wait_until_ready(processes, folder, limit_seconds)
     problem = _wait(processes, limit_seconds)
     for process in processes.values():
         if process.poll() is None:
@@ -118,12 +118,12 @@ def _environment() -> dict[str, str]:
     return {**plain, **ALLOCATOR_ENVIRONMENT, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(REPOSITORY)}
 
 
-def _wait_for_imports(processes: dict[str, subprocess.Popen[str]], folder: Path, limit_seconds: float) -> None:
-    """Until each has imported what it needs, or has ended, or the time is over."""
+def _wait_until_ready(processes: dict[str, subprocess.Popen[str]], folder: Path, limit_seconds: float) -> None:
+    """Until each has its model and all that was imported for it, or has ended, or the time is over."""
     deadline = time.monotonic() + limit_seconds
     for rank, (name, process) in enumerate(processes.items()):
         log = folder / f"{rank}-{name}.log"
-        while process.poll() is None and IMPORTED not in log.read_text() and time.monotonic() < deadline:
+        while process.poll() is None and READY not in log.read_text() and time.monotonic() < deadline:
             time.sleep(0.05)
 
 

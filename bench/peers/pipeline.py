@@ -135,8 +135,9 @@ def main() -> None:
     parser = arguments(__doc__)
     add_cuts(parser)
     given = parser.parse_args()
+    blocks = blocks_of(given.model)
     join(given)
-    pipeline = Pipeline(given, blocks_of(given.model), optimizer)
+    pipeline = Pipeline(given, blocks, optimizer)
     inputs, targets = samples(given.model, given.mini_batch)
     time_rounds(given, lambda: pipeline.train_round(inputs, targets))
 

@@ -6,9 +6,12 @@ import argparse
 import datetime
 import json
 import math
+import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -21,7 +24,7 @@ from edgeswarm.process_memory import peak_anonymous_bytes
 WARM_UP_ROUNDS, WARM_UP_SECONDS, LONG_ROUND_SECONDS = 2, 20.0, 30.0
 # Timed at least, however long they take.
 LEAST_ROUNDS = 3
-IMPORTED = "has imported torch"  # what a script says first
+READY = "has its model"  # what a script says once it has imported all that it needs
 JOIN_SECONDS = 300.0
 _LINKS = Path("/proc/self/net/dev")
 _SENT = 8  # its column there, behind the link's name
@@ -70,8 +73,10 @@ def sent_bytes(table: Path = _LINKS) -> int:
 
 
 def join(given: argparse.Namespace) -> None:
-    """Raises RuntimeError where the others don't come."""
-    print(IMPORTED, flush=True)
+    """With the model in hand, which libraries are imported for: what comes before is not timed (launch.py). Raises RuntimeError
+    where the others don't come.
+    """
+    print(READY, flush=True)
     torch.set_num_threads(1)
     if given.world > 1:
         dist.init_process_group(
@@ -83,8 +88,10 @@ def join(given: argparse.Namespace) -> None:
         )
 
 
-def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> None:
-    """Trains rounds at all ranks; rank 0 prints one line of JSON with their seconds, and what each rank and the machine used."""
+def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> NoReturn:
+    """Trains rounds at all ranks; rank 0 prints one line of JSON with their seconds, and what each rank and the machine used.
+    Ends the process.
+    """
     begin = time.perf_counter()
     train_round()
     left = torch.tensor(warm_up_rounds(time.perf_counter() - begin, warm_up_seconds=given.warm_up_seconds) - 1)
@@ -125,3 +132,5 @@ def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> N
     if given.world > 1:
         dist.barrier()
         dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # the interpreter's own end would take seconds of a slow device, which nobody times

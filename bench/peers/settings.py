@@ -20,7 +20,7 @@ from bench.measuring import say
 from bench.peers import balance
 from bench.peers.blocks import blocks_of, samples
 from bench.peers.launch import PeerRun, run_peer
-from bench.peers.rounds import laid_out, memory_format
+from bench.peers.rounds import WARM_UP_SECONDS, laid_out, memory_format
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.speed import at_best_pace, slowness
 
@@ -35,12 +35,13 @@ Choice = TypeVar("Choice")
 @dataclass(frozen=True)
 class Trials:
     """What is tried first; more, while the best is at an end. at_once: samples, on a device alone. buckets_mib: DDP's, no others.
-    micro_batches: of a round of 1F1B.
+    micro_batches: of a round of 1F1B. further: whether more are tried while that makes something faster.
     """
 
     at_once: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
     buckets_mib: tuple[int, ...] = (2, 25)
     micro_batches: tuple[int, ...] = (16, 32, 64)
+    further: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,20 @@ class PeerSettings:
     options: dict[str, str] = field(default_factory=dict)
     channels_last: bool = False
 
-    def words(self, model: str, mini_batch: int, *, rounds: int, seconds: float, is_trial: bool = False) -> list[str]:
+    def words(
+        self,
+        model: str,
+        mini_batch: int,
+        *,
+        rounds: int,
+        seconds: float,
+        warm_up_seconds: float = WARM_UP_SECONDS,
+        is_trial: bool = False,
+    ) -> list[str]:
         """The script's command line, but for ranks. is_trial: few rounds say enough."""
         words = ["--model", model, "--mini-batch", mini_batch, "--micro-batch", self.micro_batch]
         words += ["--rounds", rounds, "--seconds", seconds, *(["--channels-last"] if self.channels_last else [])]
-        words += ["--warm-up-seconds", 0, "--least-rounds", 1] if is_trial else []
+        words += ["--warm-up-seconds", 0, "--least-rounds", 1] if is_trial else ["--warm-up-seconds", warm_up_seconds]
         return [*map(str, words), *(word for name, value in self.options.items() for word in (f"--{name}", value))]
 
 
@@ -132,7 +142,7 @@ class PeerTuner:
         alone = whole(by_speed)
         done = runs[bucket] if trial == self._mini_batch else self._try(alone, self._mini_batch)
         choices = {alone.options["shares"]: (alone, paced_seconds_of(done))}
-        if not done.problem:
+        if self._trials.further and not done.problem:
             shares = [int(share) for share in alone.options["shares"].split(",")]
             speeds = balance.corrected_speeds(shares, done.cpu_seconds, [self._cores[device] for device in devices])
             corrected = whole(speeds)
@@ -173,7 +183,7 @@ class PeerTuner:
             ahead = [
                 count
                 for count, end in ((best // 2, min(tried)), (2 * best, max(tried)))
-                if best == end and 1 < count <= self._mini_batch
+                if self._trials.further and best == end and 1 < count <= self._mini_batch
             ]
         return found[best_of(tried)]
 

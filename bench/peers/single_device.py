@@ -10,8 +10,8 @@ from bench.peers.rounds import arguments, join, laid_out, memory_format, time_ro
 
 def main() -> None:
     given = arguments(__doc__).parse_args()
-    join(given)
     model = laid_out(whole_model(given.model), given.channels_last)
+    join(given)
     step = optimizer(model)
     loss_sum = nn.CrossEntropyLoss(reduction="sum")
     inputs, targets = samples(given.model, given.mini_batch, memory_format=memory_format(given.channels_last))

@@ -123,14 +123,16 @@ def remove() -> None:
 def on(node: str, *command: str | Path) -> list[str]:
     """The command line that runs this command on a device, under its own process id: signals and exit code pass.
 
-    It has the device's network, host name and /etc/hosts, and sees its own limits: `ip netns exec` would put another
-    /sys in their place.
+    It has the device's network, host name, /etc/hosts and /etc/resolv.conf, and sees its own limits: `ip netns exec` would put
+    another /sys in their place.
     """
     enter = "".join(f"echo $$ > {entry}; " for entry in groups.entries(node))
     words = [str(word) for word in command]
     if node == HUB:
         return ["sh", "-c", f'{enter}exec "$@"', "sh", *words]
-    dress = f'mount --bind {links.hosts_file(node)} /etc/hosts; hostname {node}; exec "$@"'
+    files = {"/etc/hosts": links.hosts_file(node), "/etc/resolv.conf": links.name_servers_file(node)}
+    mounts = "".join(f"[ ! -e {path} ] || mount --bind {own} {path}; " for path, own in files.items())
+    dress = f'{mounts}hostname {node}; exec "$@"'
     inside = ["nsenter", f"--net=/var/run/netns/{links.namespace(node)}", "unshare", "--uts", "--mount"]
     return ["sh", "-c", f'{enter}exec "$@"', "sh", *inside, "sh", "-c", dress, "sh", *words]
 

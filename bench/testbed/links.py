@@ -109,17 +109,25 @@ def forget_connections(node: str) -> None:
 
 
 def name_everywhere(addresses: Mapping[str, str]) -> None:
-    """Names of devices resolve on devices."""
+    """Names of devices resolve on devices; no other name does, and at once: a server of names that this machine has is out of
+    reach there, and gloo, which asks for the name of each who connects, would wait ten seconds for each.
+    """
     hosts = "127.0.0.1 localhost\n" + "".join(f"{where} {node}\n" for node, where in addresses.items())
     for node in addresses:
         if node != HUB:
             hosts_file(node).parent.mkdir(parents=True, exist_ok=True)
             hosts_file(node).write_text(hosts)
+            name_servers_file(node).touch()
 
 
 def hosts_file(node: str) -> Path:
     """A device's /etc/hosts, where `ip netns exec` looks for it too."""
     return NAMES / namespace(node) / "hosts"
+
+
+def name_servers_file(node: str) -> Path:
+    """Its /etc/resolv.conf, likewise; empty."""
+    return NAMES / namespace(node) / "resolv.conf"
 
 
 def remove_all() -> None:

@@ -13,6 +13,7 @@ import pytest
 from bench.peers import alone
 from bench.peers.alone import Alone
 from bench.peers.launch import PeerRun
+from bench.peers.settings import Trials
 from bench.scaling import nanos
 from bench.testbed.bed import EmulatedLan
 
@@ -62,7 +63,7 @@ def test_larger_micro_batches_are_tried_while_they_are_faster(
 def test_where_few_are_tried_it_goes_on_from_the_largest_alike(
     monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    nano = replace(device(monkeypatch, runs, lambda size, last: float(min(size, 128))), micro_batches=(32, 64))
+    nano = replace(device(monkeypatch, runs, lambda size, last: float(min(size, 128))), trials=Trials(at_once=(32, 64)))
     assert nano.best(tmp_path)["micro_batch"] == 128
     assert [each["at_once"] for each in runs] == [32, 64, 64, 128, 256, 128]
 
