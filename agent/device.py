@@ -22,7 +22,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.process_memory import anonymous_bytes
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 
-from .hang import LOOK_SECONDS, HangWatch
+from .hang import LOOK_SECONDS, SILENT_SECONDS, HangWatch
 from .reservation import JobCall, Reservation
 from .supervisor import WorkerProcess, WorkerSettings, failure_error
 from .telemetry.hardware import Hardware
@@ -299,7 +299,7 @@ class Device:
     # --- a worker that hangs --------------------------------------------------------------------------------------
 
     def _watch_for_hangs(self) -> None:
-        looked = time.monotonic()
+        looked, reported = time.monotonic(), 0.0
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, LOOK_SECONDS)
@@ -308,12 +308,16 @@ class Device:
             now = time.monotonic()
             watch, worker = self._hang_watch, self._worker
             if watch is not None and worker is not None and worker.alive:
-                progress = worker.progress()
-                if watch.hangs(progress, since_last_seconds=now - looked):
+                progress, last = worker.progress(), worker.reported
+                if watch.hangs(progress, since_last_seconds=now - looked, is_silent=last == reported):
+                    doing = f"{progress.action}, round {progress.round}"
                     limit = watch.limit_seconds(progress)
                     worker.kill_hung(
-                        f"for more than {limit:.0f} s it was at this: {progress.action}, round {progress.round}"
+                        f"for more than {SILENT_SECONDS:.0f} s nothing was heard of it; it was at this: {doing}"
+                        if watch.is_silent
+                        else f"for more than {limit:.0f} s it was at this: {doing}"
                     )
+                reported = last
             looked = now
 
     # --- events ---------------------------------------------------------------------------------------------------

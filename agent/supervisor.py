@@ -229,6 +229,11 @@ class WorkerProcess:
         with self._lock:
             self._pending.pop(pending.number, None)
 
+    @property
+    def reported(self) -> float:
+        """When its last report came, by time.monotonic; 0 before the first one."""
+        return 0.0 if self._progress is None else self._progress[0]
+
     def progress(self) -> agent_pb2.WorkerProgress:
         """Its last report; `action_seconds` goes on by our own clock, for a worker that can't report any more."""
         latest = agent_pb2.WorkerProgress()

@@ -13,13 +13,12 @@ How it is measured: bench/measured_ablations.py. A measurement that was broken o
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from bench.ablated_plans import fits, variants
 from bench.efficientnet_layers import efficientnet_instance
 from bench.measured_ablations import MODELS, cell_of, measure, measured_report
-from bench.measuring import Report, arguments, say
+from bench.measuring import Report, arguments, run_as_command, say
 from bench.pages import PLANNERS_PAGE, markdown_table, write_into
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
@@ -109,4 +108,4 @@ def _instance(name: str) -> PlanningInstance:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as_command(main)

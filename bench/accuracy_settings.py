@@ -20,6 +20,7 @@ from bench.measuring import say
 from bench.peers.balance import shares_by_speed
 from bench.peers.blocks import cut_into_blocks
 from bench.peers.launch import run_peer
+from bench.peers.own_process import in_own_process
 from bench.peers.settings import PeerSettings, balanced_pipeline, best_of, block_costs, paced_seconds_of
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
@@ -47,7 +48,7 @@ def tuned_peer(bed: EmulatedLan, cluster: BedCluster, method: str, task: str, fo
                 method,
                 mini_batch,
                 {device.name: device.cores for device in devices},
-                costs=lambda samples, channels_last: costs_of(task, samples, channels_last=channels_last),
+                costs=lambda samples, channels_last: in_own_process(costs_of, task, samples, channels_last),
                 bytes_per_second=min(device.mbps for device in devices) * 1e6 / 8,
             )
         }
@@ -110,7 +111,7 @@ def _pipeline(
     )
 
 
-def costs_of(task: str, samples: int, *, channels_last: bool) -> tuple[list[float], list[int]]:
+def costs_of(task: str, samples: int, channels_last: bool) -> tuple[list[float], list[int]]:
     """As `Costs`, of a task's model."""
     job = TASKS[task]
     item, _ = job.transform(Digits(test=True)[0], torch.Generator())

@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, Any
 
-from bench.measuring import Report, Spread, arguments, say
+from bench.measuring import Report, Spread, arguments, run_as_command, say
 from edgeswarm_coordinator.demo.cluster import LOOPBACK, ThrowawayCluster
 from edgeswarm_coordinator.demo.demo import AGENTS, JOB_FILE
 from edgeswarm_coordinator.events import LOAD_JOB
@@ -149,4 +149,4 @@ def _report(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as_command(main)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,20 @@ class KeptDocument:
             self._of_another_processor = {}
         self.content.update(more)
         keep(self.path, self.content)
+
+    def forget_repeats(
+        self, unfinished: Collection[object], *, repeat_of: Callable[[Mapping[str, Any]], object] = itemgetter("repeat")
+    ) -> None:
+        """Runs of repeats that were broken off: what comes now would be no neighbour of them in time.
+
+        unfinished: repeats, as repeat_of has them.
+        """
+        runs = self.content["runs"]
+        counting = [run for run in runs if repeat_of(run) not in unfinished]
+        if len(counting) < len(runs):
+            left_out = len(runs) - len(counting)
+            say(f"{self.path.stem}: {left_out} runs of a repeat that was broken off before are left out")
+        self.content["runs"] = counting
 
     def _aside(self, its_processor: str) -> Path:
         """What machines with that processor measured, while another one's is in the file."""

@@ -1,15 +1,15 @@
 """One cell of the matrix: edgeswarm and everything that it is compared with, on the same devices, in turns.
 
-    bed up --> profiles, plans --> each class of device alone --> peers' best settings --+
+    bed up --> each class of device alone --> peers' best settings --> profiles, plans --+
                                                                                          v
               for each repeat:  edgeswarm | single device | DDP | 1F1B | edgeswarm again | comparison planners' plans
                                 edgeswarm, all samples new and from a hub whose link is as slow as the others
 
 One JSON file a cell, written after each step and each run: what was broken off goes on at the repeat that was broken off, with
 the same profiles, plans and settings, on a new bed; but profiles from which nothing has been trained within the hour are measured
-anew, since a shared machine is another one by then, and so would the plans be. Ratios are taken within a repeat, and a bed's
-devices and what its machine's pace is told by are its own. On a machine with another processor it begins anew
-(bench/kept_document.py). Devices have their short names in it.
+anew, since a shared machine is another one by then, and so would the plans be; trainings begin as soon as they are there. Ratios
+are taken within a repeat, and a bed's devices and what its machine's pace is told by are its own. On a machine with another
+processor it begins anew (bench/kept_document.py). Devices have their short names in it.
 
 It also holds what predictions are judged by (bench/predictions_report.py).
 """
@@ -73,6 +73,7 @@ class CellMeasurement:
             "format": FORMAT,
             "boot": boot_id(),
             "cell": cell.name,
+            "effort": {name: value for name, value in asdict(effort).items() if name != "repeats"},
             "mini_batch": effort.mini_batch or MINI_BATCH[cell.model],
             "device_classes": [f"{device.cores:g}" for device in self._environment.devices],
             "profilings": [],
@@ -80,19 +81,10 @@ class CellMeasurement:
         }
         self._kept = KeptDocument(self.path, new=new, is_complete=self._is_complete)
         self.document = self._kept.content
+        # As JSON has it; documents of before 2026-11-29 say nothing of it, and were measured in full.
+        self._effort_told = json.loads(json.dumps(new["effort"]))
         if {"plans", "peers"} <= set(self.document):
-            self._forget_half_repeats()
-
-    def _forget_half_repeats(self) -> None:
-        """What comes now would be no neighbour of them in time."""
-        unfinished = {repeat for repeat, _ in self.missing()}
-        runs = self.document["runs"]
-        counting = [run for run in runs if run["repeat"] not in unfinished]
-        if len(counting) < len(runs):
-            say(
-                f"{self.cell.name}: {len(runs) - len(counting)} runs of a repeat that was broken off before are left out"
-            )
-        self.document["runs"] = counting
+            self._kept.forget_repeats({repeat for repeat, _ in self.missing()})
 
     def _forget_old_plans(self) -> None:
         when = self.document.get("when")
@@ -123,14 +115,13 @@ class CellMeasurement:
             return
         if self.document["format"] != FORMAT:
             raise SystemExit(f"{self.path} was begun in another way ({self.document['format']}): move it away.")
+        if self.document.get("effort", self._effort_told) != self._effort_told:
+            raise SystemExit(f"{self.path} was begun with other settings (--small, or in full): move it away.")
         self._forget_old_plans()
         work = self.path.with_suffix(".work")
         shutil.rmtree(work, ignore_errors=True)
         with EmulatedLan(self._environment) as bed, BedCluster(bed, folder=work) as cluster:
             on_bed = OnBed(self.cell, bed, cluster, effort=self._effort, mini_batch=self.document["mini_batch"])
-            instance = self._profile(on_bed)
-            if "plans" not in self.document:
-                self._kept.keep(**plans_of(instance, self._effort.planners), when=time.strftime(WHEN))
             if "peers" not in self.document:
                 say(f"{self.cell.name}: what the devices do alone")
                 speeds = self.document.get("alone") or self.alone_of_another_rate() or on_bed.alone()
@@ -138,6 +129,9 @@ class CellMeasurement:
                 say(f"{self.cell.name}: the peers' best settings")
                 peers = on_bed.tuned_peers(speeds)
                 self._kept.keep(peers={peer: asdict(settings) for peer, settings in peers.items()})
+            instance = self._profile(on_bed)
+            if "plans" not in self.document:
+                self._kept.keep(**plans_of(instance, self._effort.planners))
             for repeat, name in self.missing():
                 say(f"{self.cell.name}: {name}, repeat {repeat + 1} of {self._effort.repeats}")
                 method = name.removesuffix(RUN_AGAIN)
@@ -165,7 +159,7 @@ class CellMeasurement:
         for path in self.path.parent.glob(f"{self.cell.environment}-*-{self.cell.model}.json"):
             other = json.loads(path.read_text())
             same = all(other.get(what) == self.document[what] for what in ("boot", "device_classes"))
-            if same and "alone" in other:
+            if same and "alone" in other and other.get("effort") == self._effort_told:
                 return dict(other["alone"])
         return None
 
@@ -175,7 +169,7 @@ class CellMeasurement:
         if known := self.document["profilings"]:
             return on_bed.profile(known[0])[0]
         instance, told = on_bed.profile()
-        self._kept.keep(profilings=[told])
+        self._kept.keep(profilings=[told], when=time.strftime(WHEN))
         return instance
 
 

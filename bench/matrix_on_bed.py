@@ -55,8 +55,10 @@ from edgeswarm_coordinator.plan_by_hand import with_node_ids
 # Of an epoch that is served: behind the first rounds and those whose samples were there before it began, and before the last
 # ones, whose samples came ahead of them.
 SERVED_ROUNDS = 6
-# Until the second look at the devices' speeds, or the first one where rounds are long; neither where that takes too long.
-SETTLING_ROUNDS = (12, 6)
+# Rounds after which a training looks at its devices' speeds. What counts begins behind the second look, or the first one where
+# rounds are long, or before either where that takes too long; and no look comes between what counts.
+LOOKS = (6, 12, 24, 48, 96)
+SETTLING_LOOKS = LOOKS[:2]
 # Of a training that is long enough for other shares to pay.
 LONG_EPOCHS = 50
 PLANNERS = ("edgeswarm", "asteroid", "pipedream", "dapple", "gpipe", "data-parallel")
@@ -118,17 +120,20 @@ class OnBed:
 
     def train_long(self, plan: Plan, instance: PlanningInstance) -> dict[str, Any]:
         """As a user has it: the beginning of a long training, whose shares may follow the devices' speed. What comes behind
-        the looks of the first rounds counts; where these would take longer than `settling_seconds`, what comes before them.
+        the looks of the first rounds counts; where these would take longer than `settling_seconds`, what comes before them. No
+        look comes between rounds that count.
 
         plan, instance: what the planner found, and was told; a profile of this moment might give another plan.
         """
         assert plan.predicted is not None
         effort = self._effort
         rounds = max(LEAST_ROUNDS, min(effort.rounds, math.ceil(effort.seconds / plan.predicted.round_seconds)))
-        short_enough = (
-            some for some in SETTLING_ROUNDS if some * plan.predicted.round_seconds <= effort.settling_seconds
-        )
-        first = self._warm_up_rounds(plan.predicted.round_seconds) + next(short_enough, 0)
+        short_enough = [
+            look for look in SETTLING_LOOKS if look * plan.predicted.round_seconds <= effort.settling_seconds
+        ]
+        first = self._warm_up_rounds(plan.predicted.round_seconds) + max(short_enough, default=0)
+        if short_enough:
+            first = next((look for look in LOOKS if first < look < first + rounds), first)
         done: list[RoundDone] = []
         ends: list[float] = []
         moves: list[SharesMoved] = []

@@ -24,7 +24,7 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
-from bench.measuring import Report, Spread, arguments, one_thread, pin, ratios, say, two_cores
+from bench.measuring import Report, Spread, arguments, one_thread, pin, ratios, run_as_command, say, two_cores
 from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
 from edgeswarm_coordinator.controller import make_plan_for_job, train
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
@@ -233,4 +233,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as_command(main)

@@ -41,11 +41,13 @@ def instance_again(then: PlanningInstance, prepared: PreparedModel, *, profiles:
         layer_graph=prepared.layer_graph,
         dtype=prepared.dtype,
         batch_size=then.training.mini_batch,
+        rest=then.training.rest,
         optimizer_state_factor=prepared.optimizer_state_factor,
         wire_dtype=prepared.wire_dtype,
         served=prepared.served,
         met_rows=prepared.met_rows,
         loss_bytes=prepared.loss_bytes,
+        target_bytes=prepared.target_bytes,
     )
     devices = [
         Device(

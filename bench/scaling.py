@@ -57,6 +57,8 @@ def measure(model: str, folder: Path, *, repeats: int) -> None:
         new={"format": FORMAT, "model": model, "runs": []},
         is_complete=lambda document: not any(missing(document, count, repeats=repeats) for count in COUNTS),
     )
+    unfinished = {(count, repeat) for count in COUNTS for repeat, _ in missing(kept.content, count, repeats=repeats)}
+    kept.forget_repeats(unfinished, repeat_of=lambda told: (told["devices"], told["repeat"]))
     for count in COUNTS:
         wanted = missing(kept.content, count, repeats=repeats)
         if wanted:

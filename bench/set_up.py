@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from bench.measuring import Report, Spread, arguments, one_thread, say, two_cores
+from bench.measuring import Report, Spread, arguments, one_thread, run_as_command, say, two_cores
 from bench.testbed.groups import remove_group
 from edgeswarm.plan import Plan, Stage
 from edgeswarm_coordinator.controller import TrainOptions, make_plan_for_job, train
@@ -210,4 +210,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as_command(main)

@@ -62,6 +62,7 @@ class TaskMeasurement:
             is_complete=lambda document: not self._missing_of(document),
         )
         self.document = self._kept.content
+        self._kept.forget_repeats({repeat for repeat, _ in self.missing()})
 
     def missing(self) -> list[tuple[int, str]]:
         return self._missing_of(self.document)
@@ -217,6 +218,8 @@ def _beside_the_best(what: str, taken: Mapping[str, Mapping[int, float]]) -> tup
         mine, theirs = (statistics.median(times.values()) for times in (ours, taken[peer]))
         return f"{what}: {mine:.1f} s beside {theirs:.1f} of {peer}, not reached in each run", mine < theirs
     ratio = Spread.of([taken[peer][repeat] / ours[repeat] for repeat in both])
+    if len(both) < 2:
+        return f"{what}: {ratio.shown()} times as fast as {peer}, by one repeat, beside which no noise is known", False
     is_equal = apart(ratio.median) <= repeats_apart(ratio)
     return (
         f"{what}: {'equal, ' if is_equal else ''}{ratio.shown()} times as fast as {peer}",

@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench.measuring import Report, arguments, say
+from bench.measuring import Report, arguments, run_as_command, say
 from edgeswarm.job import Job, model_arguments
 from edgeswarm.job_file import load_job
 from edgeswarm.model.export import export_model
@@ -143,4 +142,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as_command(main)

@@ -49,6 +49,8 @@ def measure(model: str, folder: Path, *, repeats: int) -> None:
     wanted = missing(document, repeats=repeats)
     if not wanted:
         return
+    kept.forget_repeats({repeat for repeat, _ in wanted})
+    wanted = missing(document, repeats=repeats)
     work = kept.path.with_suffix(".work")
     shutil.rmtree(work, ignore_errors=True)
     with EmulatedLan(load_environment(ENVIRONMENT, mbps=MBPS)) as bed, BedCluster(bed, folder=work) as cluster:

@@ -19,6 +19,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import SERVED
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
+from edgeswarm.samples import SampleOrder
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.v1 import agent_pb2
@@ -265,15 +266,15 @@ class Command:
         prepared: PreparedModel,
         links: Mapping[str, AgentLink],
         *,
-        batch_size: int,
+        order: SampleOrder,
         renews_workers: bool = False,
     ) -> tuple[Plan, PlanningInstance]:
         """Measure what isn't cached, and plan. renews_workers: see `measured_instance`."""
         least = max(layer.least_batch for layer in prepared.layer_graph.layers)
-        sizes_to_try(batch_size, options.micro_batch, least_batch=least)  # it may raise: before minutes of measuring
-        instance = self.measured_instance(
-            options, prepared, links, batch_size=batch_size, renews_workers=renews_workers
-        )
+        sizes_to_try(
+            order.batch_size, options.micro_batch, least_batch=least
+        )  # it may raise: before minutes of measuring
+        instance = self.measured_instance(options, prepared, links, order=order, renews_workers=renews_workers)
         with self.progress.step(PLAN, options.planner):
             planning = self.supervision.spawn(partial(_planned, options, instance), name="plan")
             (plan,) = self.supervision.wait(planning)
@@ -286,7 +287,7 @@ class Command:
         prepared: PreparedModel,
         links: Mapping[str, AgentLink],
         *,
-        batch_size: int,
+        order: SampleOrder,
         renews_workers: bool = False,
     ) -> PlanningInstance:
         """What a planner is told of the job and these devices; measures what isn't cached.
@@ -297,13 +298,15 @@ class Command:
         facts = ModelFacts(
             layer_graph=prepared.layer_graph,
             dtype=prepared.dtype,
-            batch_size=batch_size,
+            batch_size=order.batch_size,
+            rest=order.rest,
             optimizer_state_factor=prepared.optimizer_state_factor,
             wire_dtype=prepared.wire_dtype,
             served=prepared.served,
             met_rows=prepared.met_rows,
             job_bytes=prepared.job_bytes,
             loss_bytes=prepared.loss_bytes,
+            target_bytes=prepared.target_bytes,
         )
         measuring = Measuring(
             cache=ProfileCache(self.folders.cache_dir, warn=self.progress.warn),

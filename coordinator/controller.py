@@ -18,6 +18,7 @@ from edgeswarm.config import Folders
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
+from edgeswarm.samples import SampleOrder
 
 from .command import running_command
 from .device import Device
@@ -59,14 +60,15 @@ def make_plan_for_job(
     by_hand = read_plan(options.plan_path) if options.plan_path is not None else None
     with running_command(options.job_name, folders=folders, listener=listener, cancel=cancel) as command:
         preparation = command.start_preparation(options, trains=False)
-        links = command.devices.find(options.discovery, wanted=options.discovery.devices)
+        wanted = by_hand.devices if by_hand is not None else options.discovery.devices
+        links = command.devices.find(options.discovery, wanted=wanted)
         (prepared,) = command.supervision.wait(preparation.exporting)
-        batch_size = preparation.loading.result().job.batch_size
+        order = SampleOrder.of(preparation.loading.result().job, prepared.dataset_length)
         if by_hand is None:
-            return command.plan(options, prepared, links, batch_size=batch_size)
+            return command.plan(options, prepared, links, order=order)
         # First, since measuring may take minutes.
-        plan = fitted(by_hand, node_ids=tuple(links), layer_graph=prepared.layer_graph, batch_size=batch_size)
-        return plan, command.measured_instance(options, prepared, links, batch_size=batch_size)
+        plan = fitted(by_hand, node_ids=tuple(links), layer_graph=prepared.layer_graph, batch_size=order.batch_size)
+        return plan, command.measured_instance(options, prepared, links, order=order)
 
 
 def train(

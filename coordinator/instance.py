@@ -106,13 +106,17 @@ def planning_instance(
             facts.layer_graph,
             wire_dtype=facts.wire_dtype,
             heap_slack=slack,
-            # The loss is computed where the last layer was.
-            transient_bytes=(*working.transient_bytes[:-1], working.transient_bytes[-1] + facts.loss_bytes),
+            # The loss is computed where the last layer was, with the targets.
+            transient_bytes=(
+                *working.transient_bytes[:-1],
+                working.transient_bytes[-1] + facts.loss_bytes + facts.target_bytes,
+            ),
             workspace_bytes=working.workspace_bytes,
             joint_workspace_bytes=working.joint_workspace_bytes,
             kernel_bytes=kernel_bytes(facts.layer_graph),
             optimizer_state_factor=facts.optimizer_state_factor,
             met_rows=facts.met_rows,
+            target_bytes=facts.target_bytes,
         ),
         profiles=classes,
         devices=tuple(
@@ -131,6 +135,7 @@ def planning_instance(
         network=network,
         training=TrainingSettings(
             mini_batch=facts.batch_size,
+            rest=facts.rest,
             optimizer_state_bytes_per_parameter_byte=facts.optimizer_state_factor,
             frames_held=FRAMES_HELD,
             inputs_ahead=FEED_AHEAD,

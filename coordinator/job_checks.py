@@ -23,7 +23,7 @@ from edgeswarm.wire.tensor_misfits import collate_named, describe_batch
 from edgeswarm.wire.tensor_samples import encode_items, part_of
 
 from .job_errors import invalid, with_article
-from .loss_memory import loss_bytes
+from .loss_memory import loss_bytes, target_bytes
 from .model_checks import PlainState, check_memory
 from .optimizer_checks import check_optimizer
 
@@ -37,7 +37,8 @@ class CheckedJob:
 
     loss_counts: the loss returns (sum, count). dataset_length: items.
     inputs, targets: of a batch of up to four samples, collated and transformed, as the model and the loss get them.
-    loss_bytes: of memory, what the loss takes of each sample (loss_memory.py). warnings: of what is odd and stops nothing.
+    loss_bytes, target_bytes: of memory, what the loss takes of each sample, and its target (loss_memory.py). warnings: of what is
+    odd and stops nothing.
     """
 
     loss_counts: bool
@@ -45,6 +46,7 @@ class CheckedJob:
     inputs: Any
     targets: Any
     loss_bytes: int = 0
+    target_bytes: int = 0
     warnings: tuple[str, ...] = ()
 
 
@@ -66,14 +68,16 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
             f"Choose a batch_size of at most {length}.",
         )
     with torch.random.fork_rng(devices=[]), _unchanged_buffers(model):
-        inputs, targets = sample_batch(job, dataset, range(min(SAMPLE_ROWS, batch_size)), folder=folder)
+        rows = min(SAMPLE_ROWS, batch_size)
+        inputs, targets = sample_batch(job, dataset, range(rows), folder=folder)
         state = PlainState(model)
         loss_counts, loss_memory = _check_forward(job, model, inputs, targets, folder=folder, batch_size=batch_size)
         check_memory(model)
         check_optimizer(job, model, folder=folder)
         _check_learning_rate_schedule(job, folder=folder)
         warnings = (*_changing_items(dataset, folder=folder), *_changing_state(state, model, inputs, folder=folder))
-    return CheckedJob(loss_counts, length, inputs, targets, loss_memory, warnings)
+    of_targets = target_bytes(targets, samples=rows)
+    return CheckedJob(loss_counts, length, inputs, targets, loss_memory, of_targets, warnings)
 
 
 def sample_batch(job: Job, dataset: Dataset, indices: Sequence[int], *, folder: Path) -> tuple[Any, Any]:

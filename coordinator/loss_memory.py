@@ -33,6 +33,11 @@ def loss_bytes(loss: Callable[[Any, Any], object], output: object, targets: obje
     return (saved + sum(tensor.nbytes for tensor in outputs)) // max(1, rows)
 
 
+def target_bytes(targets: object, *, samples: int) -> int:
+    """Of each sample, its target, about. targets: of so many samples."""
+    return sum(tensor.nbytes for tensor in _tensors(targets)) // samples
+
+
 def _saved_bytes(function: Callable[[], object], *, known: set[int]) -> int:
     """Of what its operations save for their backward; known: storages that are there anyway."""
     saved: dict[int, int] = {}

@@ -120,7 +120,6 @@ class Measuring:
     def _measure_links(
         self, pairs: list[tuple[str, str]], links: Mapping[str, AgentLink], places: Mapping[str, Place]
     ) -> None:
-        measured = Profiles()
         for done, (sender, receiver) in enumerate(pairs, start=1):
             if sender == DATA_SOURCE:
                 measure = partial(measure_source_link, links[receiver], identity=self._identity)
@@ -130,7 +129,7 @@ class Measuring:
                 measure = partial(measure_link, links[sender], receiver, address=address)
             task = self._supervision.spawn(measure, name=f"link {sender} {receiver}")
             (link,) = self._supervision.wait(task)
-            measured.links[sender, receiver] = replace(link, hosts=link_hosts(places, sender, receiver))
+            measured = Profiles(links={(sender, receiver): replace(link, hosts=link_hosts(places, sender, receiver))})
+            self._profiles.update(measured)
+            self._cache.add(measured)  # at once: the next one may fail
             self._progress.tell(ProfileProgress(done, len(pairs), f"{sender} to {receiver}"))
-        self._profiles.update(measured)
-        self._cache.add(measured)

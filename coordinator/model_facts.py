@@ -33,21 +33,24 @@ class ServedSamples:
 class ModelFacts:
     """What the planner is told of the model beside its graph. optimizer_state_factor: bytes of state per byte of parameters.
 
+    batch_size: samples of a mini-batch. rest: of an epoch's last one, where that has fewer; else 0.
     wire_dtype: how float32 travels between devices; None for as it is. served: None where the devices have the samples.
     met_rows: by table, (samples, rows that they meet), ascending up to the mini-batch (met_rows.py).
     job_bytes: of memory, what a worker holds of the job itself: what its file imports, and data sets that it opens.
-    loss_bytes: of memory, what the loss takes of each sample in the last stage.
+    loss_bytes, target_bytes: of memory, what the loss takes of each sample in the last stage, and its target.
     """
 
     layer_graph: LayerGraph
     dtype: str
     batch_size: int
     optimizer_state_factor: float
+    rest: int = 0
     wire_dtype: str | None = None
     served: ServedSamples | None = None
     met_rows: Mapping[str, MetRows] = field(default_factory=dict)
     job_bytes: int = 0
     loss_bytes: int = 0
+    target_bytes: int = 0
 
 
 def model_costs(
@@ -61,6 +64,7 @@ def model_costs(
     kernel_bytes: Sequence[int] = (),
     optimizer_state_factor: float | None = None,
     met_rows: Mapping[str, MetRows] | None = None,
+    target_bytes: int = 0,
 ) -> ModelCosts:
     """The layers' costs as the planner takes them; bytes of activations and gradients as they travel.
 
@@ -69,7 +73,7 @@ def model_costs(
     weren't.
     kernel_bytes: by layer, of compiled kernels; none for none.
     optimizer_state_factor: None leaves out the memory that gradients and the optimizer's step take for a moment.
-    met_rows: as ModelFacts has them.
+    met_rows, target_bytes: as ModelFacts has them.
     """
     met = met_rows or {}
 
@@ -124,6 +128,7 @@ def model_costs(
             if len(layers) > 1
         ),
         input_bytes=sum(value.bytes_per_sample for value in layer_graph.cuts[0]),
+        target_bytes=target_bytes,
         layers=tuple(
             LayerCosts(
                 name=layer.name,

@@ -90,7 +90,6 @@ class PlanEpochs:
             self._history.recent,
             rounds_left=self._rounds - next_round,
             cost_seconds=moving_seconds(before.prepared),
-            rest=self._ready.order.rest,
         )
         if moved is None:
             return None

@@ -81,7 +81,7 @@ class PreparedModel:
     served: what each sample costs on the way to the devices, in a job that uses none twice; None where they have or keep them.
     met_rows: by table of words, how many rows of it how many samples meet.
     job_bytes: of memory, what the job's file takes in a worker, and its data sets where workers open them.
-    loss_bytes: likewise, what the loss takes of each sample.
+    loss_bytes, target_bytes: likewise, what the loss takes of each sample, and its target.
     evaluation_graph: the same layers in evaluation mode; None where nothing is evaluated. evaluation_length: items of that set.
     """
 
@@ -99,6 +99,7 @@ class PreparedModel:
     met_rows: Mapping[str, MetRows] = dataclasses.field(default_factory=dict)
     job_bytes: int = 0
     loss_bytes: int = 0
+    target_bytes: int = 0
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -213,6 +214,7 @@ def prepare(
         met_rows=_met_rows(loaded, opened.training, graph),
         job_bytes=loaded.held_bytes + (opened.held_bytes if job.data == LOCAL else 0),
         loss_bytes=checked.loss_bytes,
+        target_bytes=checked.target_bytes,
     )
 
 

@@ -45,12 +45,11 @@ def worthwhile_move(
     *,
     rounds_left: int,
     cost_seconds: float,
-    rest: int = 0,
 ) -> MovedShares | None:
     """The plan with shares by the speed of the last rounds, where that pays; None where it doesn't.
 
     followed: in order, the plan that is followed now the last. done: the training's last rounds. cost_seconds: what moving
-    is expected to take. rest: as `moved_shares` has it.
+    is expected to take.
     """
     plan = followed[-1].plan
     warm = [(each, then) for each in done if (then := _warm(followed, each)) is not None]
@@ -58,7 +57,7 @@ def worthwhile_move(
         return None
     recent = warm[-RECENT_ROUNDS:]
     seconds = computing_seconds([_as_with(instance, plan, *each) for each in recent])
-    moved = moved_shares(instance, plan, seconds, earlier=[each.plan for each in followed[:-1]], rest=rest)
+    moved = moved_shares(instance, plan, seconds, earlier=[each.plan for each in followed[:-1]])
     if moved is None or moved.gain < LEAST_GAIN:
         return None
     saved_seconds = moved.gain * statistics.median(each.seconds for each, _ in recent) * rounds_left

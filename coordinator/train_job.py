@@ -103,17 +103,15 @@ class TrainJob:
         (prepared,) = command.supervision.wait(preparation.exporting)
         loaded = preparation.loading.result()
         graph = prepared.layer_graph
+        order = SampleOrder.of(loaded.job, prepared.dataset_length)
         check_room(self._unfinished.folder, needed_bytes(prepared))
         if by_hand is None:
-            plan, instance = command.plan(
-                options, prepared, links, batch_size=loaded.job.batch_size, renews_workers=True
-            )
+            plan, instance = command.plan(options, prepared, links, order=order, renews_workers=True)
         else:
             instance = None
-            plan = fitted(by_hand, node_ids=tuple(links), layer_graph=graph, batch_size=loaded.job.batch_size)
+            plan = fitted(by_hand, node_ids=tuple(links), layer_graph=graph, batch_size=order.batch_size)
             command.progress.tell(PlanMade(plan, None, tuple(layer.name for layer in graph.layers)))
-        job = loaded.job
-        check_plan(plan, graph.layers, SampleOrder.of(job, prepared.dataset_length))
+        check_plan(plan, graph.layers, order)
         idle = [node_id for node_id in links if node_id not in plan.devices]
         command.devices.free(idle, reason="not in the plan")
         service: DataServiceReady = command.supervision.wait(serving, *(sending[device] for device in plan.devices))[0]

@@ -9,6 +9,7 @@ of what a checkpoint has.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -72,6 +73,8 @@ class Training:
 
     def __post_init__(self) -> None:
         self._pace = Pace.at_the_beginning(checkpoint_bytes=self.checkpoint_bytes, layers=self.manifest.layers)
+        # Of the last ones, the first guess among them: one that met a slow moment of the network puts off no other for hours.
+        self._checkpoint_seconds = [self._pace.checkpoint_seconds]
         self._checkpoint_at = time.monotonic()
 
     @property
@@ -150,6 +153,8 @@ class Training:
         run.history.all_written()
         self._checkpoint_at = time.monotonic()
         seconds = self._checkpoint_at - began
-        self._pace = replace(self._pace, checkpoint_seconds=seconds, since_checkpoint_seconds=0.0)
+        self._checkpoint_seconds = [*self._checkpoint_seconds, seconds][-3:]
+        usual = statistics.median_low(self._checkpoint_seconds)
+        self._pace = replace(self._pace, checkpoint_seconds=usual, since_checkpoint_seconds=0.0)
         folder = self.unfinished.round_folder(self.next_round)
         self.progress.tell(CheckpointWritten(self.next_round, folder, written_bytes, seconds))

@@ -101,17 +101,23 @@ class TiedCosts:
 
 @dataclass(frozen=True)
 class ModelCosts:
-    """A model as the planner sees it: the bytes of one sample's input, its layers in order, and what some of them share."""
+    """A model as the planner sees it: the bytes of one sample's input, its layers in order, and what some of them share.
+
+    target_bytes: of one sample's target, which the last stage has.
+    """
 
     input_bytes: int
     layers: tuple[LayerCosts, ...]
     tied: tuple[TiedCosts, ...] = ()
+    target_bytes: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
         object.__setattr__(self, "tied", tuple(self.tied))
         if not self.layers:
             raise ValueError("a model has at least one layer")
+        if self.target_bytes < 0:
+            raise ValueError("target_bytes is below 0")
         if any(tensor.layers[-1] >= len(self.layers) for tensor in self.tied):
             raise ValueError(f"a tied parameter is of a layer that isn't among the {len(self.layers)}")
 

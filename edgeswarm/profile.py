@@ -287,7 +287,7 @@ class DataSource:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """mini_batch: samples of one optimizer step.
+    """mini_batch: samples of one optimizer step. rest: of the last one of an epoch, where that has fewer; else 0.
 
     optimizer_state_bytes_per_parameter_byte: 1.0 for SGD with momentum, 2.0 for Adam; gradients come on top of it.
     frames_held: micro-batches whose frames, at both cuts of a stage, a worker holds beside what its layers save.
@@ -302,6 +302,7 @@ class TrainingSettings:
 
     mini_batch: int
     optimizer_state_bytes_per_parameter_byte: float = 0.0
+    rest: int = 0
     frames_held: int = 0
     inputs_ahead: int = 0
     saved_growth: float = 1.0
@@ -312,6 +313,8 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         if self.mini_batch < 1:
             raise ValueError(f"mini_batch is {self.mini_batch}; it must be at least 1")
+        if not 0 <= self.rest < self.mini_batch:
+            raise ValueError(f"rest is {self.rest}; it must be 0 or more, and less than mini_batch ({self.mini_batch})")
         if not self.optimizer_state_bytes_per_parameter_byte >= 0:
             raise ValueError("optimizer_state_bytes_per_parameter_byte is below 0")
         if not self.saved_growth >= 1:

@@ -29,6 +29,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
         "name": instance.name,
         "model": {
             "input_bytes": instance.model.input_bytes,
+            **_where_any(target_bytes=instance.model.target_bytes),
             "layers": [
                 {
                     "name": layer.name,
@@ -80,6 +81,7 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
             "mini_batch": instance.training.mini_batch,
             "optimizer_state_bytes_per_parameter_byte": instance.training.optimizer_state_bytes_per_parameter_byte,
             **_where_any(
+                rest=instance.training.rest,
                 frames_held=instance.training.frames_held,
                 inputs_ahead=instance.training.inputs_ahead,
                 saved_growth=instance.training.saved_growth if instance.training.saved_growth > 1 else 0,
@@ -224,6 +226,7 @@ def _source_from_json(fields: Fields | None, devices: Sequence[str]) -> DataSour
 def _model_from_json(fields: Fields) -> ModelCosts:
     return ModelCosts(
         input_bytes=fields.integer("input_bytes", minimum=0),
+        target_bytes=fields.integer("target_bytes", minimum=0, default=0),
         layers=tuple(
             LayerCosts(
                 name=entry.text("name"),
@@ -289,6 +292,7 @@ def _training_from_json(fields: Fields) -> TrainingSettings:
     return TrainingSettings(
         mini_batch=fields.integer("mini_batch", minimum=1),
         optimizer_state_bytes_per_parameter_byte=fields.number(key, minimum=0, default=0.0),
+        rest=fields.integer("rest", minimum=0, default=0),
         frames_held=fields.integer("frames_held", minimum=0, default=0),
         inputs_ahead=fields.integer("inputs_ahead", minimum=0, default=0),
         saved_growth=fields.number("saved_growth", minimum=1, default=1.0),

@@ -16,6 +16,7 @@ import grpc
 
 from edgeswarm.config import host_and_port, join_host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.byte_stream import TICKET_BYTES, ByteStream, StreamListener
 from edgeswarm.wire.channel import (
@@ -23,6 +24,7 @@ from edgeswarm.wire.channel import (
     raw_service,
     raw_unary_handler,
     raw_unary_stream_handler,
+    require_role,
     secure_server,
 )
 from edgeswarm.wire.fetch import announce_bytes, serve_blob
@@ -138,6 +140,8 @@ class TensorServer:
             raise
 
     def _fetch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """A layer, for who gathers them. Raises EdgeswarmError (TRUST) for another device, STALE_CALL where there is none."""
+        require_role(context, Role.OPERATOR)
         with self._lock:
             read_layer = self._read_layer
         if read_layer is None:

@@ -1,8 +1,10 @@
 """What one device does by itself: its best micro-batch, and how many samples it trains in a second.
 
-8 -> 16 -> 32 -> ... while none is much slower than the best     channel by channel, then channels last
+8 -> 16 -> 32 -> ... until two are much slower than the best     channel by channel, then channels last from half the best on
 best -> twice as many, while that is faster                      whichever of both is faster
 best -> several of them a step                                   the rate, of whole steps
+
+Trials have steps of several micro-batches, too, where these are small, and are compared at the machine's best pace.
 
 A slower device of the same processor begins where the faster one ended: what is best differs by memory, if at all.
 """
@@ -18,11 +20,12 @@ from bench.measuring import say
 from bench.peers.blocks import has_images
 from bench.peers.launch import run_peer
 from bench.peers.rounds import LEAST_ROUNDS
-from bench.peers.settings import PeerSettings, Trials, seconds_of
+from bench.peers.settings import PeerSettings, Trials, paced_seconds_of, seconds_of
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.speed import slowness
 
-SLOWER = 0.95  # larger micro-batches are not tried once one is so much slower than the best
+SLOWER, MOST_SLOWER = 0.95, 2  # larger micro-batches are not tried once so many are so much slower than the best
+TRIAL_PART = 16  # of the mini-batch, which a step that is tried has at least
 BUSY, MOST_TRIES = 1.1, 3  # the machine's slowness beyond which a rate is measured once more, and how often
 _LIMIT_SECONDS = 900.0
 
@@ -55,7 +58,7 @@ class Alone:
         at_once = max(plain, key=lambda size: plain[size])
         tried, channels_last = plain, False
         if has_images(self.model):
-            larger = tuple(size for size in self.trials.at_once if size >= at_once)
+            larger = tuple(size for size in self.trials.at_once if 2 * size >= at_once)
             images = self._tried(larger, folder, channels_last=True, beside=plain[at_once])
             if images and max(images.values()) > plain[at_once]:
                 tried, channels_last = images, True
@@ -168,15 +171,18 @@ class Alone:
     def _tried(
         self, sizes: tuple[int, ...], folder: Path, *, channels_last: bool, beside: float = 0.0
     ) -> dict[int, float]:
-        """Samples per second by micro-batch; ends where one is much slower than the best so far, or `beside`."""
+        """Samples per second by micro-batch; ends where two are much slower than the best so far, or `beside`."""
         found: dict[int, float] = {}
+        slower = 0
         for size in (each for each in sizes if each <= self.mini_batch):
             place = folder / f"{size}{'-channels-last' if channels_last else ''}"
-            told = self._run(size, 1, place, channels_last=channels_last, rounds=1000, is_trial=True)
+            in_a_step = max(1, self.mini_batch // TRIAL_PART // size)
+            told = self._run(size, in_a_step, place, channels_last=channels_last, rounds=1000, is_trial=True)
             if told is None:
                 break
-            found[size] = told["samples_per_second"]
-            if found[size] < SLOWER * max(beside, *found.values()):
+            found[size] = told["at_best_pace"]
+            slower += found[size] < SLOWER * max(beside, *found.values())
+            if slower == MOST_SLOWER:
                 break
         return found
 
@@ -191,6 +197,7 @@ class Alone:
             return None
         return {
             "samples_per_second": at_once * in_a_step / seconds_of(done),
+            "at_best_pace": at_once * in_a_step / paced_seconds_of(done),
             "micro_batch": at_once,
             "channels_last": float(channels_last),
             "slowness": slowness(SPEED_LOGS, done.round_ends[0] - done.round_seconds[0], done.round_ends[-1]),

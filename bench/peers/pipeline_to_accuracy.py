@@ -17,10 +17,10 @@ def main() -> None:
     parser = epoch_arguments(__doc__)
     add_cuts(parser)
     given = parser.parse_args()
-    join(given)
     task = TASKS[given.model]
     torch.manual_seed(given.seed)
     blocks = cut_into_blocks(given.model, task.make())
+    join(given)
     pipeline = Pipeline(given, blocks, lambda module: adamw(module.named_parameters()))
     inputs = targets = test_inputs = test_targets = None
     counts = torch.zeros(2, dtype=torch.int64)

@@ -20,6 +20,7 @@ from bench.measuring import say
 from bench.peers import balance
 from bench.peers.blocks import blocks_of, samples
 from bench.peers.launch import PeerRun, run_peer
+from bench.peers.own_process import in_own_process
 from bench.peers.rounds import WARM_UP_SECONDS, laid_out, memory_format
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.speed import at_best_pace, slowness
@@ -165,17 +166,16 @@ class PeerTuner:
     def pipeline(self, *, bytes_per_second: float) -> PeerSettings:
         """Stages balanced by speed, for each number of micro-batches that is tried; 1F1B needs as many as stages.
 
-        Beyond those of its trials half or twice as many, while the best is the least or the most of all.
+        Beyond those of its trials half or twice as many, while the best is the least or the most of all; and of the best number
+        fewer stages, while that is faster: their bubble is smaller than what balances best has.
         """
         found: dict[int, PeerSettings] = {}
         tried: dict[int, float] = {}
         ahead = [count for count in self._trials.micro_batches if count <= self._mini_batch]
         while ahead:
             for count in ahead:
-                settings = self._balanced(self._mini_batch // count, bytes_per_second)
-                tried[count] = math.inf
-                if 1 < len(settings.devices) <= count:
-                    found[count], tried[count] = settings, self._seconds(settings, self._mini_batch)
+                settings = self._balanced(self._mini_batch // count, bytes_per_second, most_stages=count)
+                found[count], tried[count] = settings, self._seconds(settings, self._mini_batch)
             if all(map(math.isinf, tried.values())):  # more of them are smaller, and need less memory
                 ahead = [count for count in (2 * max(tried),) if count <= self._mini_batch]
                 continue
@@ -185,12 +185,17 @@ class PeerTuner:
                 for count, end in ((best // 2, min(tried)), (2 * best, max(tried)))
                 if self._trials.further and best == end and 1 < count <= self._mini_batch
             ]
-        return found[best_of(tried)]
+        quickest = best_of(tried)
+        chosen, seconds = found[quickest], tried[quickest]
+        while self._trials.further and len(chosen.devices) > 2:
+            fewer = self._balanced(chosen.micro_batch, bytes_per_second, most_stages=len(chosen.devices) - 1)
+            if (of_fewer := self._seconds(fewer, self._mini_batch)) >= seconds:
+                break
+            chosen, seconds = fewer, of_fewer
+        return chosen
 
-    def _balanced(self, micro_batch: int, bytes_per_second: float) -> PeerSettings:
-        seconds, output_bytes = block_costs(
-            blocks_of(self._model), samples(self._model, micro_batch)[0], channels_last=self._channels_last
-        )
+    def _balanced(self, micro_batch: int, bytes_per_second: float, *, most_stages: int) -> PeerSettings:
+        seconds, output_bytes = costs_of_blocks(self._model, micro_batch, channels_last=self._channels_last)
         # The fastest device does so many samples a second by itself; this machine's blocks say how they are spread.
         factor = micro_batch / max(self._rates.values()) / sum(seconds)
         return balanced_pipeline(
@@ -201,6 +206,8 @@ class PeerTuner:
             micro_batch=micro_batch,
             bytes_per_second=bytes_per_second,
             channels_last=self._channels_last,
+            least_stages=2,
+            most_stages=most_stages,
         )
 
     def _seconds(self, settings: PeerSettings, mini_batch: int) -> float:
@@ -251,18 +258,27 @@ def balanced_pipeline(
     return PeerSettings(script, [devices[place] for place in cut.devices], micro_batch, options, channels_last)
 
 
+def costs_of_blocks(model: str, micro_batch: int, *, channels_last: bool) -> tuple[list[float], list[int]]:
+    """`block_costs` of a model, as its ranks would see them."""
+    return in_own_process(_costs_of_blocks, model, micro_batch, channels_last)
+
+
+def _costs_of_blocks(model: str, micro_batch: int, channels_last: bool) -> tuple[list[float], list[int]]:
+    return block_costs(blocks_of(model), samples(model, micro_batch)[0], channels_last=channels_last)
+
+
 def block_costs(blocks: Sequence[nn.Module], inputs: Tensor, *, channels_last: bool) -> tuple[list[float], list[int]]:
-    """By block, on this machine: seconds of forward and backward of a micro-batch, and the bytes that it gives. All lies in
-    memory as in the pipeline: what is quick in one layout is slow in the other.
+    """By block, in this process: seconds of forward and backward of a micro-batch, and the bytes that it gives. All lies in
+    memory as in the pipeline: what is quick in one layout is slow in the other. The model's own input has no gradient.
     """
     torch.set_num_threads(1)
     seconds, output_bytes = [], []
     x = inputs.contiguous(memory_format=memory_format(channels_last)) if inputs.dim() == 4 else inputs
-    for block in blocks:
+    for place, block in enumerate(blocks):
         laid_out(block, channels_last)
         spans = []
         for _ in range(_BLOCK_REPEATS):
-            source = x.detach().requires_grad_() if x.is_floating_point() else x
+            source = x.detach().requires_grad_() if place and x.is_floating_point() else x
             begin = time.perf_counter()
             y = block(source)
             y.backward(torch.ones_like(y))

@@ -20,18 +20,18 @@ def main() -> None:
     parser = epoch_arguments(__doc__)
     parser.add_argument("--shares", default="", help="samples of each rank, with commas; none for a device alone")
     given = parser.parse_args()
-    join(given)
     task = TASKS[given.model]
     shares = [int(share) for share in given.shares.split(",")] if given.shares else [given.mini_batch]
     begin_of_mine = sum(shares[: given.rank])
     torch.manual_seed(given.seed)
     plain = laid_out(task.make(), given.channels_last)
+    inputs, digits = all_of(task, test=False)
+    inputs = inputs.contiguous(memory_format=memory_format(given.channels_last))
+    join(given)
     model: nn.Module = DistributedDataParallel(plain, broadcast_buffers=False) if given.world > 1 else plain
     step = adamw(model.named_parameters())
     loss_sum = nn.CrossEntropyLoss(reduction="sum")
-    inputs, digits = all_of(task, test=False)
-    inputs = inputs.contiguous(memory_format=memory_format(given.channels_last))
-    test_inputs, test_digits = all_of(task, test=True)
+    test_set = all_of(task, test=True) if given.rank == 0 else None
 
     def train_round(chosen: Tensor) -> None:
         mine = chosen[begin_of_mine : begin_of_mine + shares[given.rank]]
@@ -45,8 +45,9 @@ def main() -> None:
         step.step()
 
     def test() -> float:
-        if given.rank != 0:
+        if test_set is None:
             return 0.0
+        test_inputs, test_digits = test_set
         plain.eval()
         with torch.no_grad():
             outputs = torch.cat([plain(part) for part in torch.split(test_inputs, _TEST_AT_ONCE)])

@@ -146,8 +146,10 @@ class BedCluster:
     def accompanied(self, names: Sequence[str], stage: Path) -> Iterator[Callable[[Iterable[str]], None]]:
         """These devices train meanwhile (companion.py). stage: a file with the model. Gives what ends that early on some."""
         companions: dict[str, subprocess.Popen[str]] = {}
+        left: set[str] = set()
 
         def leave(some: Iterable[str]) -> None:
+            left.update(some)
             for name in some:
                 companions[name].kill()
                 companions[name].wait()
@@ -168,10 +170,14 @@ class BedCluster:
                     )
                     stack.callback(process.kill)
                     companions[name] = process
-                for process in companions.values():
+                for name, process in companions.items():
                     assert process.stdout is not None
-                    process.stdout.readline()
+                    if process.stdout.readline() != companion.READY:
+                        raise RuntimeError(f"{name} ended with {process.wait()} before it trained beside the others")
             yield leave
+            for name, process in companions.items():
+                if name not in left and process.poll() is not None:
+                    raise RuntimeError(f"{name} ended with {process.returncode} while it trained beside the others")
 
     def stop(self) -> None:
         """Ends the agents; the folder stays."""

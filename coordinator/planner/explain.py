@@ -119,7 +119,7 @@ def backup_sentence(plan: Plan) -> str:
             parts.append(f"of stage {index} ({', '.join(stage.devices)}) on {holder}")
         else:
             parts.append(f"of stage {index} on its own replicas" if stage.replicated else f"of stage {index} nowhere")
-    return f"Planned backups: {', '.join(parts)}."
+    return f"Planned backups, where nothing is kept yet: {', '.join(parts)}."
 
 
 def _headline(plan: Plan) -> str:

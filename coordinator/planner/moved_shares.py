@@ -54,13 +54,11 @@ def moved_shares(
     computing_seconds: Mapping[str, float],
     *,
     earlier: Sequence[Plan] = (),
-    rest: int = 0,
 ) -> MovedShares | None:
     """The plan with shares by speed, and of a plan in passes with passes that suit them; None where that brings nothing.
 
     instance: what the plan was made of. computing_seconds: forward and backward of a whole round, by device. earlier: plans that
-    the same workers followed before this one, with other shares; they hold the kernels of all of them. rest: samples of an
-    epoch's smaller last round, 0 where there is none.
+    the same workers followed before this one, with other shares; they hold the kernels of all of them.
     A stage stays as it is where a replica would get no sample, where memory holds the new shares with a smaller K alone or not
     beside all links and frames that wait, where a smaller last micro-batch can't be split by them, and where the round hardly
     gets shorter: replicas that wait for others anyway seem quicker one time and slower the next.
@@ -76,7 +74,7 @@ def moved_shares(
         there, half_way = _moved_both_ways(sharing, stage, plan)
         for moved, least_gain in ((there, LARGE_GAIN), (half_way, LEAST_GAIN_OF_A_STAGE)):
             changed = replace(bare, stages=(*bare.stages[:place], moved, *bare.stages[place + 1 :]))
-            if not _can_be(instance, changed, followed, rest=rest):
+            if not _can_be(instance, changed, followed):
                 continue
             found = round_seconds(shown, changed)
             if seconds - found < least_gain * before:
@@ -92,12 +90,12 @@ def moved_shares(
     return MovedShares(moved_plan, gain=1.0 - seconds / before)
 
 
-def _can_be(instance: PlanningInstance, plan: Plan, earlier: Sequence[Plan], *, rest: int) -> bool:
+def _can_be(instance: PlanningInstance, plan: Plan, earlier: Sequence[Plan]) -> bool:
     """Whether every replica takes enough samples for its layers, or none, and all memory holds it behind the earlier plans.
 
     What links and the all-reduce hold is known for a whole plan only: other shares are other peers, of neighbours too.
     """
-    rounds = (instance.training.mini_batch, rest) if rest else (instance.training.mini_batch,)
+    rounds = filter(None, (instance.training.mini_batch, instance.training.rest))
     too_few = any(plan.too_few_samples(samples, instance.model.least_batches) for samples in rounds)
     return not too_few and fits_memory(instance, plan, earlier=earlier)
 

@@ -1,6 +1,6 @@
 """What a device holds for the micro-batch at hand alone, beside weights and saved activations. Pure.
 
-    layer's working memory  |  frames at both cuts  |  samples fetched ahead (first stage)
+    layer's working memory  |  frames at both cuts  |  inputs fetched ahead (first stage), and targets (last stage):
     at its worst moment        `frames_held` of each   `inputs_ahead` micro-batches, as far as the feed's bytes go
 
 What is taken in passes lies there as a whole, too, beside the part of it that is computed. The paper's Eq 3 knows none of this.
@@ -83,7 +83,7 @@ class PassingMemory:
     """Of several runs of layers: arrays of one shape, in bytes.
 
     lines: the larger one counts. frames_per_sample: of frames at both cuts. at_hand_per_sample: of those samples of the
-    micro-batch at hand that aren't in the pass which is computed. input_per_sample: of a sample in the feed, 0 where none waits.
+    micro-batch at hand that aren't in the pass which is computed. fed_per_sample: of a sample in the feed, 0 where none waits.
     ahead: micro-batches that do at most. gaps_per_sample: of a micro-batch's, where many come and go in turns.
     sent_per_sample: of what it sends, of which frames_held micro-batches' are among the frames. waiting_part: of those that were
     computed behind the first, how many the slowest link may not have taken yet, at the most.
@@ -92,7 +92,7 @@ class PassingMemory:
     lines: tuple[Line, ...]
     frames_per_sample: FloatArray
     at_hand_per_sample: FloatArray
-    input_per_sample: FloatArray
+    fed_per_sample: FloatArray
     ahead: int
     gaps_per_sample: FloatArray
     sent_per_sample: FloatArray
@@ -112,7 +112,7 @@ class PassingMemory:
         """
         at_once = samples if at_once is None else at_once
         computing = np.max([line.fixed + line.per_sample * at_once for line in self.lines], axis=0)
-        waiting = samples * self.input_per_sample
+        waiting = samples * self.fed_per_sample
         waiting = np.minimum(self.ahead * waiting, np.maximum(FEED_AHEAD_BYTES, waiting))
         others = self.at_hand_per_sample * (samples - at_once)
         result: FloatArray = computing + self.frames_per_sample * samples + others + waiting
@@ -122,7 +122,7 @@ class PassingMemory:
         """The same of one run, by its index into the arrays."""
         at_once = samples if at_once is None else at_once
         computing = max(float(line.fixed[run]) + float(line.per_sample[run]) * at_once for line in self.lines)
-        waiting = samples * float(self.input_per_sample[run])
+        waiting = samples * float(self.fed_per_sample[run])
         waiting = min(self.ahead * waiting, max(FEED_AHEAD_BYTES, waiting))
         others = float(self.at_hand_per_sample[run]) * (samples - at_once)
         return computing + float(self.frames_per_sample[run]) * samples + others + waiting
@@ -173,10 +173,10 @@ class PassingMemory:
         left = free - line.fixed
         slope = saved_per_sample + line.per_sample + self.frames_per_sample
         # What is ahead is the lesser of two: all micro-batches, or what the feed's bytes allow.
-        most = _quotient(left, slope + self.ahead * self.input_per_sample, limit)
-        if self.ahead and self.input_per_sample.any():
+        most = _quotient(left, slope + self.ahead * self.fed_per_sample, limit)
+        if self.ahead and self.fed_per_sample.any():
             within = np.minimum(
-                _quotient(left - FEED_AHEAD_BYTES, slope, limit), _quotient(left, slope + self.input_per_sample, limit)
+                _quotient(left - FEED_AHEAD_BYTES, slope, limit), _quotient(left, slope + self.fed_per_sample, limit)
             )
             most = np.where(left >= FEED_AHEAD_BYTES, np.maximum(most, within), most)
         return np.where(left >= 0, np.clip(np.floor(most), 0, limit), 0.0)
@@ -194,7 +194,7 @@ class PassingMemory:
         if left < 0:
             return 0
         slope = saved_per_sample + float(line.per_sample[run]) + float(self.frames_per_sample[run])
-        waiting = float(self.input_per_sample[run])
+        waiting = float(self.fed_per_sample[run])
         if slope * limit + most_held_ahead_bytes(waiting * limit, ahead=self.ahead) <= left:
             return limit
         whole = slope + self.ahead * waiting
@@ -259,13 +259,15 @@ def passing_of_runs(instance: PlanningInstance, first_layers: IntArray, end_laye
     # Where nothing is known of working memory, the paper's formula is all there is.
     saved = model.saved_bytes_before[end_layers] - model.saved_bytes_before[first_layers]
     in_turns = saved + computing if transient.any() else np.zeros_like(computing)
-    inputs = np.where(first_layers == 0, float(model.input_bytes if training.inputs_ahead else 0), 0.0)
+    fed = np.where(first_layers == 0, model.input_bytes, 0) + np.where(
+        end_layers == model.layer_count, model.target_bytes, 0
+    )
     at_hand = model.cut_bytes[first_layers] if training.frames_held else np.zeros(len(first_layers))
     return PassingMemory(
         tuple(lines if little.any() else lines[:1]),
         _frames_per_sample(instance, first_layers, end_layers),
         at_hand.astype(np.float64),
-        inputs,
+        fed * float(training.inputs_ahead > 0),
         training.inputs_ahead,
         gaps_per_sample=TURNS_GAPS * np.maximum(0.0, in_turns),
         sent_per_sample=model.cut_bytes[end_layers].astype(np.float64),
@@ -336,7 +338,7 @@ def passing_table(instance: PlanningInstance) -> PassingMemory:
         lines=tuple(Line(table(line.fixed), table(line.per_sample)) for line in runs.lines),
         frames_per_sample=table(runs.frames_per_sample),
         at_hand_per_sample=table(runs.at_hand_per_sample),
-        input_per_sample=table(runs.input_per_sample),
+        fed_per_sample=table(runs.fed_per_sample),
         gaps_per_sample=table(runs.gaps_per_sample),
         sent_per_sample=table(runs.sent_per_sample),
         waiting_part=table(runs.waiting_part),

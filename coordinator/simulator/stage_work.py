@@ -167,10 +167,9 @@ def _sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> int:
 
 
 def _made_sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> int:
-    """Per sample, what the feed of a replica of the stage holds; of labels nobody knows better than what is sent."""
-    labels = instance.data_source.label_bytes if instance.data_source is not None else 0
+    """Per sample, what the feed of a replica of the stage holds."""
     inputs = instance.model.input_bytes if stage == 0 else 0
-    return inputs + (labels if stage == len(plan.stages) - 1 else 0)
+    return inputs + (instance.model.target_bytes if stage == len(plan.stages) - 1 else 0)
 
 
 def _buckets(

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from edgeswarm.wire.v1 import agent_pb2
-from edgeswarm_agent.hang import LEAST_SECONDS, LEAST_SECONDS_OF_THE_FIRST, LOOK_SECONDS, TIMES_AS_LONG, HangWatch
+from edgeswarm_agent.hang import (
+    LEAST_SECONDS,
+    LEAST_SECONDS_OF_THE_FIRST,
+    LOOK_SECONDS,
+    SILENT_SECONDS,
+    TIMES_AS_LONG,
+    HangWatch,
+)
 
 
 def computing(number: int, *, longest: float = 0.1) -> agent_pb2.WorkerProgress:
@@ -43,6 +50,21 @@ def test_short_actions_never_hang_however_they_fall_on_the_looks() -> None:
 def test_who_waits_does_not_hang() -> None:
     progress = agent_pb2.WorkerProgress(action="waiting for samples", action_number=7, action_seconds=1e6)
     assert looks_until_it_hangs(HangWatch(0.0), progress, most=1000) is None
+
+
+def test_who_waits_and_says_nothing_any_more_does() -> None:
+    """Stopped while it waited, say: its last report stands."""
+    watch = HangWatch(0.0)
+    progress = agent_pb2.WorkerProgress(action="waiting for activations", action_number=7)
+
+    def looks(most: int, *, is_silent: bool) -> list[bool]:
+        return [watch.hangs(progress, since_last_seconds=LOOK_SECONDS, is_silent=is_silent) for _ in range(most)]
+
+    at_the_limit = int(SILENT_SECONDS / LOOK_SECONDS)
+    assert not any(looks(at_the_limit, is_silent=True) + looks(1, is_silent=False))
+    assert looks(at_the_limit + 1, is_silent=True) == [False] * at_the_limit + [True]
+    assert watch.is_silent
+    assert not watch.hangs(progress, since_last_seconds=3600.0)
 
 
 def test_a_machine_that_stood_still_says_nothing() -> None:

@@ -52,7 +52,7 @@ def test_a_pipeline_is_tried_with_more_and_fewer_micro_batches() -> None:
 
 def test_a_task_is_timed_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    seconds, output_bytes = costs_of("cnn", 2, channels_last=True)
+    seconds, output_bytes = costs_of("cnn", 2, True)
     assert len(seconds) == len(output_bytes) == 14
     assert output_bytes[0] == 2 * 32 * 8 * 8 * 4
     assert output_bytes[-1] == 2 * 10 * 4

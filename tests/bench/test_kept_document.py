@@ -67,3 +67,13 @@ def test_what_was_laid_aside_goes_on_on_its_own(tmp_path: Path, monkeypatch: pyt
 def test_a_complete_one_stays_on_any_machine(tmp_path: Path) -> None:
     write(tmp_path)
     assert opened(tmp_path, complete=True).content == {**NEW, "runs": [1]}
+
+
+def test_runs_of_a_repeat_that_was_broken_off_go(tmp_path: Path) -> None:
+    runs = [{"repeat": 0, "devices": 1}, {"repeat": 0, "devices": 2}, {"repeat": 1, "devices": 2}]
+    write(tmp_path, processor=processor(), runs=runs)
+    kept = opened(tmp_path)
+    kept.forget_repeats({(2, 0)}, repeat_of=lambda run: (run["devices"], run["repeat"]))
+    assert kept.content["runs"] == [runs[0], runs[2]]
+    kept.forget_repeats({0})
+    assert kept.content["runs"] == [runs[2]]

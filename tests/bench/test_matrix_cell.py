@@ -56,6 +56,12 @@ def test_a_small_one_has_no_epoch_that_is_served(tmp_path: Path) -> None:
     assert missing == [(0, name) for name in ["edgeswarm", "DDP", "edgeswarm, again", "gpipe"]]
 
 
+def test_a_small_one_is_no_beginning_of_one_in_full(tmp_path: Path) -> None:
+    CellMeasurement(CELL, tmp_path, effort=SMALL)._kept.keep()
+    with pytest.raises(SystemExit, match="begun with other settings"):
+        CellMeasurement(CELL, tmp_path, effort=EFFORT).run()
+
+
 def test_a_repeat_that_was_broken_off_is_measured_as_a_whole(tmp_path: Path) -> None:
     keep(tmp_path)
     turns = CellMeasurement(CELL, tmp_path, effort=EFFORT).missing()

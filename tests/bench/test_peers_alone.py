@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.peers import alone
+from bench.peers import alone, settings
 from bench.peers.alone import Alone
 from bench.peers.launch import PeerRun
 from bench.peers.settings import Trials
@@ -23,7 +23,8 @@ Rate = Callable[[int, bool], float]
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What was run, in its order."""
-    monkeypatch.setattr(alone, "slowness", lambda *_: None)
+    for module in (alone, settings):
+        monkeypatch.setattr(module, "slowness", lambda *_: None)
     return []
 
 
@@ -57,7 +58,7 @@ def test_larger_micro_batches_are_tried_while_they_are_faster(
     assert (told["micro_batch"], told["channels_last"]) == (512, 1.0)
     assert told["plain_samples_per_second"] == pytest.approx(10 * 256**0.1)
     tried = [each["at_once"] for each in runs if each["channels_last"]]
-    assert tried == [256, 512, 1024, 512]
+    assert tried == [128, 256, 512, 1024, 512]
 
 
 def test_where_few_are_tried_it_goes_on_from_the_largest_alike(
@@ -65,7 +66,21 @@ def test_where_few_are_tried_it_goes_on_from_the_largest_alike(
 ) -> None:
     nano = replace(device(monkeypatch, runs, lambda size, last: float(min(size, 128))), trials=Trials(at_once=(32, 64)))
     assert nano.best(tmp_path)["micro_batch"] == 128
-    assert [each["at_once"] for each in runs] == [32, 64, 64, 128, 256, 128]
+    assert [each["at_once"] for each in runs] == [32, 64, 32, 64, 128, 256, 128]
+
+
+def test_of_few_settings_the_best_says_the_rate(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    few = Trials(at_once=(64, 256), further=False)
+    fast = replace(device(monkeypatch, runs, lambda size, last: float(size + 5 * last)), trials=few)
+    told = fast.best(tmp_path / "fast")
+    assert (told["micro_batch"], told["samples_per_second"], told["plain_samples_per_second"]) == (256, 261.0, 256.0)
+    assert [each["at_once"] for each in runs] == [64, 256, 256]
+    runs.clear()
+    like = replace(device(monkeypatch, runs, lambda size, last: float(size)), trials=few).best(tmp_path, like=told)
+    assert (like["micro_batch"], like["samples_per_second"]) == (256, 256.0)
+    assert [(each["at_once"], each["channels_last"]) for each in runs] == [(256, True), (256, False)]
 
 
 def test_a_slower_device_begins_where_the_faster_one_ended(

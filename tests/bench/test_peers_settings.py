@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from torch import Tensor, nn
 
 from bench.peers import settings
 from bench.peers.launch import PeerRun
-from bench.peers.settings import PeerTuner, Trials, block_costs
+from bench.peers.own_process import in_own_process
+from bench.peers.settings import PeerSettings, PeerTuner, Trials, block_costs
 from bench.scaling import nanos
 from bench.testbed.bed import EmulatedLan
+from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
 
 
 class Seen(nn.Module):
@@ -63,21 +66,28 @@ def ran(seconds: float, *cpu_seconds: float) -> PeerRun:
 
 
 @pytest.mark.parametrize(
-    ("seconds_of", "best", "tried"),
+    ("seconds_of", "further", "expected"),
     [
-        (lambda count: abs(count - 32), 32, {16, 32, 64}),
-        (lambda count: count, 2, {2, 4, 8, 16, 32, 64}),
-        (lambda count: 1 / count, 64, {16, 32, 64}),
+        (lambda count: abs(count - 32), True, (32, {16, 32, 64})),
+        (lambda count: count, True, (2, {2, 4, 8, 16, 32, 64})),
+        (lambda count: count, False, (16, {16, 32, 64})),
+        (lambda count: 1 / count, True, (64, {16, 32, 64})),
     ],
 )
 def test_more_and_fewer_micro_batches_are_tried_while_the_best_is_at_an_end(
-    monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner, seconds_of: Callable[[int], float], best: int, tried: set[int]
+    monkeypatch: pytest.MonkeyPatch,
+    tuner: PeerTuner,
+    seconds_of: Callable[[int], float],
+    further: bool,
+    expected: tuple[int, set[int]],
 ) -> None:
-    """Down to as many as there are stages, and up to the mini-batch of 100."""
+    """Down to as many as there are stages, and up to the mini-batch of 100. expected: the best, and what is tried."""
+    best, tried = expected
+    tuner._trials = Trials(further=further)
     asked: list[bool] = []
     counts: set[int] = set()
 
-    def costs(blocks: object, inputs: Tensor, *, channels_last: bool) -> tuple[list[float], list[int]]:
+    def costs(model: str, micro_batch: int, *, channels_last: bool) -> tuple[list[float], list[int]]:
         asked.append(channels_last)
         return [1.0, 1.0], [0, 0]
 
@@ -87,14 +97,43 @@ def test_more_and_fewer_micro_batches_are_tried_while_the_best_is_at_an_end(
         counts.add(count)
         return ran(seconds_of(count))
 
-    monkeypatch.setattr(settings, "block_costs", costs)
-    monkeypatch.setattr(settings, "blocks_of", lambda model: [])
-    monkeypatch.setattr(settings, "samples", lambda model, count: (torch.empty(0), torch.empty(0)))
+    monkeypatch.setattr(settings, "costs_of_blocks", costs)
     monkeypatch.setattr(settings, "run_peer", timed)
     found = tuner.pipeline(bytes_per_second=1e9)
     assert set(asked) == {True}
     assert counts == tried
     assert (found.channels_last, len(found.devices), found.micro_batch) == (True, 2, 100 // best)
+
+
+@pytest.mark.parametrize(("quickest", "tried"), [(3, [4, 3, 2]), (2, [4, 3, 2]), (4, [4, 3])])
+def test_fewer_stages_are_tried_while_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner, quickest: int, tried: list[int]
+) -> None:
+    """By balance alone it would be as many stages as there are devices, or micro-batches."""
+    tuner._rates = dict.fromkeys(("a", "b", "c", "d"), 1.0)
+    tuner._trials = Trials(micro_batches=(25,))
+    stages: list[int] = []
+
+    def timed(bed: object, script: str, devices: list[str], *words: str, **more: object) -> PeerRun:
+        if words[words.index("--micro-batch") + 1] != "4":
+            return ran(100.0)
+        stages.append(len(devices))
+        return ran(1.0 + abs(len(devices) - quickest))
+
+    monkeypatch.setattr(settings, "costs_of_blocks", lambda *_, **__: ([1.0] * 12, [0] * 12))
+    monkeypatch.setattr(settings, "run_peer", timed)
+    assert len(tuner.pipeline(bytes_per_second=1e9).devices) == quickest
+    assert stages == tried
+
+
+def test_a_models_blocks_are_timed_with_the_allocator_that_ranks_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    wanted = {**ALLOCATOR_ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    assert {name: in_own_process(os.getenv, name) for name in wanted} == wanted
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    seconds, output_bytes = settings.costs_of_blocks("mobilenet_v2", 2, channels_last=True)
+    assert len(seconds) == len(output_bytes) == 19
+    assert min(seconds) > 0
 
 
 @pytest.mark.parametrize(("corrected_seconds", "shares"), [(0.8, "80,20"), (1.2, "50,50")])
@@ -111,6 +150,22 @@ def test_shares_are_corrected_by_how_busy_each_device_was(
     assert found["DDP, shares by speed"].options["shares"] == shares
     assert found["DDP, equal shares"].options["shares"] == "50,50"
     assert found["DDP, equal shares"].options["at-once"] == "8,16"
+
+
+def test_where_few_settings_are_tried_shares_are_as_devices_do_alone(
+    monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner
+) -> None:
+    tuner._trials = Trials(further=False)
+    monkeypatch.setattr(settings, "run_peer", lambda *_, **__: ran(1.0, 0.25, 1.0))
+    assert tuner.data_parallel({"nano-1": 8, "nano-2": 8})["DDP, shares by speed"].options["shares"] == "50,50"
+
+
+def test_rounds_before_those_that_count() -> None:
+    plain = PeerSettings("single_device", ["nano-1"], 8)
+    words = plain.words("mobilenet_v2", 64, rounds=5, seconds=10, warm_up_seconds=4.0)
+    assert words[words.index("--warm-up-seconds") + 1] == "4.0"
+    words = plain.words("mobilenet_v2", 64, rounds=5, seconds=10, warm_up_seconds=4.0, is_trial=True)
+    assert words[words.index("--warm-up-seconds") + 1] == "0"
 
 
 def test_a_trial_of_the_whole_mini_batch_is_not_run_again(monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner) -> None:

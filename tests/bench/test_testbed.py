@@ -89,6 +89,13 @@ def test_a_device_has_its_own_name_address_and_limits(bed: EmulatedLan) -> None:
     assert socket.gethostname() != "slow"
 
 
+def test_no_device_asks_this_machines_server_of_names(bed: EmulatedLan) -> None:
+    """Which is out of its reach."""
+    before = Path("/etc/resolv.conf").read_text()
+    assert output("slow", "cat", "/etc/resolv.conf") == ""
+    assert Path("/etc/resolv.conf").read_text() == before
+
+
 def test_a_share_of_the_processor_is_kept(bed: EmulatedLan) -> None:
     program = (
         "import time\nbegin = time.monotonic()\nwhile time.process_time() < 0.2: pass\nprint(time.monotonic() - begin)"

@@ -78,6 +78,15 @@ def test_the_loss_takes_memory_where_the_last_layer_is() -> None:
     assert more.tolist() == [0, 0, 0, 700]
 
 
+def test_targets_take_memory_where_the_loss_is() -> None:
+    found = measured("nano")
+    without, _ = planning_instance(FACTS, devices=[NANO_1], profiles=found, name="job")
+    beside, _ = planning_instance(replace(FACTS, target_bytes=50, rest=3), devices=[NANO_1], profiles=found, name="job")
+    assert (beside.model.transient_bytes - without.model.transient_bytes).tolist() == [0, 0, 0, 50]
+    assert (beside.model.target_bytes, beside.training.rest) == (50, 3)
+    assert instance_from_json(instance_to_json(beside)) == beside
+
+
 def test_the_sums_of_batch_norms_are_counted_as_a_worker_sends_them() -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     model.train()

@@ -88,6 +88,7 @@ def test_a_sound_job_and_its_sample_batch() -> None:
     assert checked.inputs.shape == (4, 4)
     assert checked.inputs.dtype == torch.float32
     assert checked.targets.tolist() == [0, 1, 2, 0]
+    assert checked.target_bytes == 8
     assert check(loss=total).loss_counts
     assert check(optimizer=by_name).dataset_length == 10
 

@@ -150,6 +150,17 @@ def test_silence_is_probed_and_slow_is_not_dead() -> None:
     assert state.error.code is ErrorCode.DEVICE_LOST
 
 
+def test_a_probe_that_fails_says_nothing_of_a_device_that_was_heard_since() -> None:
+    """It stood still for five seconds, and has more to do than to answer within one."""
+    state, probed = run((SILENCE_SECONDS, Tick()), state=running("a"))
+    assert probed == ["a"]
+    later: list[tuple[float, Happening]] = [(5.3, Heard("a")), (6.2, ProbeAnswered("a", False)), (9.0, Tick())]
+    state, probed = run(*later, state=state)
+    assert not state.phase.over
+    assert probed == []
+    assert run((5.3 + SILENCE_SECONDS, Tick()), state=state)[1] == ["a"]
+
+
 def test_a_freed_device_is_of_no_interest() -> None:
     state, probed = run((1.0, Freed("b")), (1.1, WatchBroken("b", GONE)), (1.2, died("b")), state=running("a", "b"))
     assert not state.phase.over

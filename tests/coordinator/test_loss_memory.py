@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from edgeswarm_coordinator.loss_memory import loss_bytes
+from edgeswarm_coordinator.loss_memory import loss_bytes, target_bytes
 
 ROWS, CLASSES = 4, 1000
 FLOAT_BYTES = 4
@@ -30,6 +30,12 @@ def test_what_the_model_gave_and_the_targets_are_not_the_losss() -> None:
         return (given["a"] * targets).sum()
 
     assert loss_bytes(product, {"a": output(), "b": (output(),)}, torch.randn(ROWS, CLASSES)) == 0
+
+
+def test_a_target_is_all_that_is_in_it() -> None:
+    targets = {"boxes": torch.zeros(ROWS, 5, 4), "classes": torch.zeros(ROWS, dtype=torch.int64), "name": "street"}
+    assert target_bytes(targets, samples=ROWS) == 5 * 4 * FLOAT_BYTES + 8
+    assert target_bytes(None, samples=ROWS) == 0
 
 
 def test_a_loss_that_cannot_be_watched_is_let_be() -> None:

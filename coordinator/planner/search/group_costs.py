@@ -149,9 +149,9 @@ class GroupCostTables:
     def _largest(self, micro_batch: int, held: int) -> FloatArray:
         """[kinds, runs]: samples that a device of the kind can hold."""
         weights = self.problem.instance.resident_bytes_of_runs(self._firsts, self._ends)
-        if self.problem.is_uneven(micro_batch):
-            kernels = self.problem.instance.model.kernel_bytes_before
-            weights = weights + kernels[self._ends] - kernels[self._firsts]
+        kernels = self.problem.instance.model.kernel_bytes_before
+        smaller = self.problem.smaller_micro_batches(micro_batch)
+        weights = weights + smaller * (kernels[self._ends] - kernels[self._firsts])
         saved = np.array(self.problem.saved_bytes)[self._ends] - np.array(self.problem.saved_bytes_from)[self._firsts]
         free = np.array(self._memory)[:, np.newaxis] - weights[np.newaxis, :]
         micro_batches = self.problem.micro_batches(micro_batch)

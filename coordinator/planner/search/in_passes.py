@@ -200,7 +200,9 @@ class PassSharing:
             size, over = np.divmod(share, passes)
             at_once = size + (over > 0)
             seconds = over * both[at_once] + (passes - over) * both[size] + 2 * passes * action
-            kernels = problem.kernel_bytes_before[last] * ((size > 0) & (over > 0))
+            # An epoch's smaller last round is split anew: one size in one pass, or two.
+            of_rest = 0 if not problem.instance.training.rest else 1 if passes == 1 else 2
+            kernels = problem.kernel_bytes_before[last] * (((size > 0) & (over > 0)) + of_rest)
             saved = (problem.saved_bytes[-1] - problem.saved_bytes_from[0]) * at_once
             fits = run.bytes_of(share, at_once) + saved + kernels <= free
             rows.append(np.where(fits & (size >= problem.least_batch), seconds, np.inf))

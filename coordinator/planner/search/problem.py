@@ -191,9 +191,11 @@ class SearchProblem:
         """Of a round, where one has so many samples."""
         return -(-self.mini_batch // micro_batch)
 
-    def is_uneven(self, micro_batch: int) -> bool:
-        """Whether a round's last micro-batch is a smaller one, for which there are kernels of its own."""
-        return self.mini_batch % micro_batch != 0
+    def smaller_micro_batches(self, micro_batch: int) -> int:
+        """How many sizes there are of smaller ones, each of which has kernels of its own: a round's last one, and that of an
+        epoch's smaller last round.
+        """
+        return len({self.mini_batch % micro_batch, self.instance.training.rest % micro_batch} - {0})
 
     def largest_share(self, device: int, layers: tuple[int, int], *, in_flight: int, micro_batch: int) -> int:
         """Samples of a micro-batch of so many that the device's memory holds, with so many in flight; at most a mini-batch's."""
@@ -210,8 +212,8 @@ class SearchProblem:
     def _work_out_largest_share(self, device: int, layers: tuple[int, int], in_flight: int, micro_batch: int) -> int:
         first, end = layers
         free = self.memory[device] - self.weight_bytes(first, end)
-        if self.is_uneven(micro_batch):
-            free -= self.kernel_bytes_before[end] - self.kernel_bytes_before[first]
+        kernels = self.kernel_bytes_before[end] - self.kernel_bytes_before[first]
+        free -= self.smaller_micro_batches(micro_batch) * kernels
         run = (first, end)
         waiting = self.passing.waiting_per_sample_of(
             run,

@@ -27,6 +27,11 @@ def linear_profile(layer_seconds: Sequence[float], *, slower: float = 1.0) -> De
     return DeviceProfile((1,), (forward,), (tuple(2 * seconds for seconds in forward),))
 
 
+def with_rest(instance: PlanningInstance, samples: int) -> PlanningInstance:
+    """The same where the last mini-batch of an epoch has so many."""
+    return replace(instance, training=replace(instance.training, rest=samples))
+
+
 def with_weights_apart(instance: PlanningInstance, weights: float, *, rest: float | None = None) -> PlanningInstance:
     """The same where it is known what every backward takes with gradients of weights apart, in parts of it; rest: by default
     what is left of one.

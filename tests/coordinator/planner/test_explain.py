@@ -40,7 +40,7 @@ def test_rows_and_sentences() -> None:
     assert "to send on" not in explanation.stages[1]
     assert explanation.expectation[1] == "What limits the round: computing in stage 0 (a, b) for 100% of it."
     assert explanation.notes == ("d stays idle: too slow.",)
-    assert explanation.backups == "Planned backups: of stage 0 on its own replicas, of stage 1 (c) on a."
+    assert explanation.backups == "Planned backups, where nothing is kept yet: of stage 0 on its own replicas, of stage 1 (c) on a."
     assert explanation.backups in explanation.text.splitlines()
 
 
@@ -53,7 +53,7 @@ def test_another_schedule_is_told() -> None:
 
 def test_a_stage_that_nobody_else_keeps_is_named() -> None:
     assert backup_sentence(replace(PLAN, backup={})) == (
-        "Planned backups: of stage 0 on its own replicas, of stage 1 nowhere."
+        "Planned backups, where nothing is kept yet: of stage 0 on its own replicas, of stage 1 nowhere."
     )
     alone = Plan(planner="by hand", micro_batch=4, micro_batches=4, stages=(Stage(0, 4, {"a": 4}, 1),))
     assert backup_sentence(alone) == "Planned backups: none."

@@ -16,7 +16,7 @@ from edgeswarm_coordinator.planner.search.in_passes import plan_in_passes
 from edgeswarm_coordinator.planner.search.problem import SearchProblem
 from edgeswarm_coordinator.simulator.simulate import simulate
 
-from .instances import make_instance
+from .instances import make_instance, with_rest
 
 KERNELS = 10_000  # of a layer, for one batch size
 
@@ -57,6 +57,29 @@ def test_passes_of_two_sizes_have_kernels_of_two() -> None:
     assert further_kernel_bytes(instance, plan) == {"a": 4 * KERNELS, "b": 0, "c": 0}
 
 
+def test_an_epochs_smaller_last_round_has_kernels_of_its_own() -> None:
+    """Of four layers a and b have three, and c the last."""
+    instance = with_kernels(make_instance(slower=(1.0, 1.0, 1.0)))
+    # Full micro-batches alone; then 4 and 2, which are 2 and 0, or 1 and 1; and beside a last one of 3 of the other rounds.
+    assert further_kernel_bytes(with_rest(instance, 8), two_stages(None)) == {"a": 0, "b": 0, "c": 0}
+    uneven = with_rest(instance, 6)
+    sizes = sizes_at_once(two_stages(None), two_stages(None).stages[0], rest=6)
+    assert sizes in ({"a": {3, 2}, "b": {1}}, {"a": {3, 1}, "b": {1}})
+    assert further_kernel_bytes(uneven, two_stages(None)) == {"a": 3 * KERNELS, "b": 0, "c": KERNELS}
+    assert further_kernel_bytes(uneven, two_stages(3))["c"] == 2 * KERNELS
+
+
+def test_a_search_reserves_them_for_a_smaller_last_round_of_an_epoch() -> None:
+    instance = make_instance(slower=(1.0,), mini_batch=12)
+    counts = {
+        rest: SearchProblem(with_rest(instance, rest)).smaller_micro_batches(micro_batch)
+        for rest, micro_batch in ((0, 4), (8, 4), (6, 4))
+    }
+    assert counts == {0: 0, 8: 0, 6: 1}
+    assert SearchProblem(with_rest(instance, 7)).smaller_micro_batches(5) == 1  # of two samples, as in the other rounds
+    assert SearchProblem(with_rest(instance, 6)).smaller_micro_batches(5) == 2
+
+
 def test_what_earlier_shares_needed_is_still_there() -> None:
     instance = with_kernels(make_instance(slower=(1.0, 1.0, 1.0)))
     plans = [in_passes({"a": a, "b": 12 - a, "c": 4}, {}) for a in (6, 7, 6, 8)]
@@ -75,11 +98,14 @@ def test_a_plan_and_its_simulation_hold_them() -> None:
     }
 
 
+@pytest.mark.parametrize("rest", [0, 7])
 @pytest.mark.parametrize("planner", ["edgeswarm", *(name for name in PLANNERS if name != "edgeswarm")])
-def test_no_planner_plans_beyond_memory(planner: str) -> None:
-    """On two devices that hold four layers and one set of their kernels, or less of them and two."""
-    instance = with_kernels(make_instance(slower=(1.0, 3.0), mini_batch=10))
-    most = SearchProblem(instance).weight_bytes(0, 4) + 4 * 4 * 50  # four samples at once
+def test_no_planner_plans_beyond_memory(planner: str, rest: int) -> None:
+    """On two devices that hold four layers and one set of their kernels, or less of them and two; with a smaller last round of an
+    epoch one or two more.
+    """
+    instance = with_rest(with_kernels(make_instance(slower=(1.0, 3.0), mini_batch=10)), rest)
+    most = SearchProblem(instance).weight_bytes(0, 4) + 4 * 4 * 50 + (2 * 4 * KERNELS if rest else 0)  # four samples at once
     tight = with_memory(instance, int(most))
     plan = make_plan(tight, planner)
     assert max(plan_memory_bytes(tight, plan).values()) <= most

@@ -15,7 +15,7 @@ from edgeswarm_coordinator.planner.moved_shares import expected_seconds, moved_s
 from edgeswarm_coordinator.planner.prediction import with_prediction
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
-from .instances import instances, make_instance, whole_instances, with_weights_apart
+from .instances import instances, make_instance, whole_instances, with_rest, with_weights_apart
 from .test_planners import plan_or_error
 
 
@@ -187,7 +187,7 @@ def test_nor_are_those_that_cannot_split_an_epochs_smaller_last_round() -> None:
     assert moved is not None
     assert moved.plan.stages[0].shares == {"a": 3, "b": 3, "c": 4}
     assert moved.plan.too_few_samples(6, instance.model.least_batches)
-    assert moved_shares(instance, plan, seconds, rest=6) is None
+    assert moved_shares(with_rest(instance, 6), plan, seconds) is None
 
 
 def test_nobody_is_left_without_samples() -> None:

@@ -266,6 +266,21 @@ def test_what_waits_ends_where_the_feeds_bytes_do() -> None:
     assert passing_bytes(instance, first_layer=1, end_layer=2, samples=256) == 0
 
 
+def test_targets_wait_in_the_last_stage_and_with_the_inputs_where_that_is_the_first_too() -> None:
+    """Pictures that are to become others: a stage of all layers has both in one feed, with one limit."""
+    plain = make_instance(memory_bytes=(20_000, 20_000))
+    image, mask = 3 * 224 * 224 * 4, 224 * 224 * 4
+    costs = replace(plain.model, input_bytes=image, target_bytes=mask)
+    instance = replace(plain, model=costs, training=replace(plain.training, inputs_ahead=8))
+    end = costs.layer_count
+    assert passing_bytes(instance, first_layer=1, end_layer=end, samples=4) == 8 * 4 * mask
+    assert passing_bytes(instance, first_layer=1, end_layer=end, samples=128) == 64 * MEBIBYTE
+    assert passing_bytes(instance, first_layer=1, end_layer=end - 1, samples=4) == 0
+    assert passing_bytes(instance, first_layer=0, end_layer=end - 1, samples=4) == 8 * 4 * image
+    assert passing_bytes(instance, first_layer=0, end_layer=end, samples=2) == 8 * 2 * (image + mask)
+    assert passing_bytes(instance, first_layer=0, end_layer=end, samples=256) == 256 * (image + mask)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     free=st.integers(-(10**6), 10**9),
