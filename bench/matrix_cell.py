@@ -69,11 +69,14 @@ class CellMeasurement:
         self.path = folder / f"{cell.name}.json"
         self._effort = effort
         self._environment = load_environment(cell.environment, mbps=cell.mbps)
+        # As JSON has it; documents of before 2026-11-29 say nothing of it, and were measured in full.
+        asked = {name: value for name, value in asdict(effort).items() if name != "repeats"}
+        self._effort_told = json.loads(json.dumps(asked))
         new = {
             "format": FORMAT,
             "boot": boot_id(),
             "cell": cell.name,
-            "effort": {name: value for name, value in asdict(effort).items() if name != "repeats"},
+            "effort": self._effort_told,
             "mini_batch": effort.mini_batch or MINI_BATCH[cell.model],
             "device_classes": [f"{device.cores:g}" for device in self._environment.devices],
             "profilings": [],
@@ -81,8 +84,6 @@ class CellMeasurement:
         }
         self._kept = KeptDocument(self.path, new=new, is_complete=self._is_complete)
         self.document = self._kept.content
-        # As JSON has it; documents of before 2026-11-29 say nothing of it, and were measured in full.
-        self._effort_told = json.loads(json.dumps(new["effort"]))
         if {"plans", "peers"} <= set(self.document):
             self._kept.forget_repeats({repeat for repeat, _ in self.missing()})
 

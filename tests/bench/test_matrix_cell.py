@@ -56,6 +56,12 @@ def test_a_small_one_has_no_epoch_that_is_served(tmp_path: Path) -> None:
     assert missing == [(0, name) for name in ["edgeswarm", "DDP", "edgeswarm, again", "gpipe"]]
 
 
+def test_a_new_one_is_measured_with_its_own_settings(tmp_path: Path) -> None:
+    made = CellMeasurement(CELL, tmp_path, effort=SMALL)
+    kept = json.loads(json.dumps(made.document))
+    assert made.document["effort"] == kept["effort"] == made._effort_told
+
+
 def test_a_small_one_is_no_beginning_of_one_in_full(tmp_path: Path) -> None:
     CellMeasurement(CELL, tmp_path, effort=SMALL)._kept.keep()
     with pytest.raises(SystemExit, match="begun with other settings"):
