@@ -169,6 +169,8 @@ def join(host: str, token: str, name: str | None, as_json: bool) -> None:
     from edgeswarm.security.node_id import forget_node_id, load_or_create_node_id
     from edgeswarm.security.token import Token
 
+    from .only_one import process_of_agent
+
     folders = Folders.find()
     settings = load_agent_settings(flags={"name": name} if name else {}, file=folders.settings_file)
     parsed = Token.parse(token)
@@ -189,7 +191,13 @@ def join(host: str, token: str, name: str | None, as_json: bool) -> None:
         if name and joined_before:
             click.echo(f"it joined earlier and keeps the name {identity.node_id}; --name counts once", err=True)
         home = os.environ.get(HOME_VARIABLE)
-        click.echo(f"start the agent with `edgeswarm-agent run{f' --home {home}' if home else ''}`", err=True)
+        process = process_of_agent(folders.agent_dir)
+        if process is not None:
+            click.echo(
+                f"the agent that runs here (process {process}) has its old identity until you restart it", err=True
+            )
+        else:
+            click.echo(f"start the agent with `edgeswarm-agent run{f' --home {home}' if home else ''}`", err=True)
 
 
 @cli.command(short_help="Look for what keeps this device from working.")

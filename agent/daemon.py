@@ -14,6 +14,7 @@ from pathlib import Path
 
 from edgeswarm.config import AgentSettings, Folders, join_host_and_port
 from edgeswarm.discovery import FINGERPRINT_PREFIX_LENGTH, Advertiser
+from edgeswarm.listening import EVERY_ADDRESS
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.channel import check_address_is_free, secure_server
@@ -32,7 +33,6 @@ from .telemetry.memory import hidden_limit
 # Open streams hold a thread each: a Watch or two, a Profile, the far ends of link probes; the rest is short.
 CALL_THREADS = 24
 STOP_SECONDS = 1.8
-EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
 
 class Daemon:
@@ -98,8 +98,7 @@ class Daemon:
         hidden = hidden_limit() if self._settings.memory_limit_bytes is None else ""
         if hidden:
             self._log(f"{hidden} Give the limit with --memory.")
-        listens_everywhere = self._settings.listen_address in EVERY_ADDRESS
-        if not listens_everywhere:
+        if self._settings.listen_address not in EVERY_ADDRESS:
             self._log(f"listens on {self.address} alone: where searching doesn't find it, give --peer {self.address}")
         if self._settings.advertise:
             self._advertiser = Advertiser(
@@ -107,9 +106,7 @@ class Daemon:
                 port=self.port,
                 fingerprint=self.identity.cluster_fingerprint,
                 protocol_version=PROTOCOL_VERSION,
-                # An address on which nobody listens would be dialled in vain.
-                interfaces=self._settings.interfaces
-                or (() if listens_everywhere else (self._settings.listen_address,)),
+                interfaces=self._settings.effective_interfaces,
                 warn=self._log,
             )
             self._advertiser.start()

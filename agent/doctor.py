@@ -50,7 +50,7 @@ def examine(settings: AgentSettings, folders: Folders) -> Iterator[Finding]:
     yield _identity(folders)
     yield _clock()
     yield _port(settings, folders)
-    yield _mdns(settings, folders)
+    yield _mdns(settings)
     yield _torch(settings)
     yield _memory(settings)
 
@@ -92,10 +92,13 @@ def _port(settings: AgentSettings, folders: Folders) -> Finding:
     return _checked("ports", look)
 
 
-def _mdns(settings: AgentSettings, folders: Folders) -> Finding:
-    """Announces a name for a moment and looks whether it can be found from here."""
+def _mdns(settings: AgentSettings) -> Finding:
+    """Announces a name for a moment, where `run` would announce its own, and looks whether it can be found from here."""
     by_hand = "Give this device's address to the coordinator: `--peer HOST:PORT`."
-    addresses = choose_addresses(interface_addresses(), settings.interfaces)
+    if not settings.advertise:
+        return Finding("mdns", "ok", "not announced", by_hand)
+    interfaces = settings.effective_interfaces
+    addresses = choose_addresses(interface_addresses(), interfaces)
     if not addresses:
         return Finding("mdns", "warning", "There is no network interface for mDNS.", by_hand)
     warnings: list[str] = []
@@ -105,7 +108,7 @@ def _mdns(settings: AgentSettings, folders: Folders) -> Finding:
         port=settings.port or 1,
         fingerprint=fingerprint,
         protocol_version=PROTOCOL_VERSION,
-        interfaces=settings.interfaces,
+        interfaces=interfaces,
         warn=warnings.append,
     )
     advertiser.start()
@@ -113,7 +116,7 @@ def _mdns(settings: AgentSettings, folders: Folders) -> Finding:
         found = find_agents(
             fingerprint,
             timeout_seconds=_MDNS_SECONDS,
-            interfaces=settings.interfaces,
+            interfaces=interfaces,
             enough=bool,
             warn=warnings.append,
         )

@@ -11,6 +11,7 @@ without being in memory as a whole: all of them together are several times the m
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import shutil
@@ -29,7 +30,7 @@ from edgeswarm.synced_files import sync_folder, write_synced
 from edgeswarm.wire.tensor_file import save_tensors
 
 from .metrics import METRICS_NAME
-from .output_folder import check_output_is_free
+from .output_folder import check_output_is_free, way_to_another_disk
 
 _END = b"\n}\n"  # of a document of `_json`
 
@@ -51,6 +52,7 @@ def write_result(
     them `state_dict` has and under which further names (tied weights). plan, metrics: JSON objects. round_lines: what
     `rounds` of metrics.json has, each as JSON in one line. unused: tensors of the model that no layer uses. best_states: of
     every layer as it was at the best evaluation.
+    What lies beside the folder half written is removed: the caller holds its checkpoints, so that no other command writes there.
     Raises EdgeswarmError: OUTPUT_EXISTS, or OUTPUT_FAILED where the disk is full, the folder can't be written, or a layer
     has not come with all of its tensors.
     """
@@ -58,6 +60,8 @@ def write_result(
     models = {"model.safetensors": layer_states, "best.safetensors": best_states}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        for half_written in folder.parent.glob(f".{glob.escape(folder.name)}.{12 * '[0-9a-f]'}"):
+            shutil.rmtree(half_written, ignore_errors=True)  # of a command that was killed
         unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:12]}")
         try:
             unfinished.mkdir()
@@ -78,7 +82,7 @@ def write_result(
         raise EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
             f"The result can't be written to {folder}: {error.strerror or error}.",
-            "Free space there, or choose another folder with --output.",
+            f"Free space there, or {way_to_another_disk(folder) or 'choose another folder with --output'}.",
         ) from error
 
 

@@ -202,8 +202,8 @@ def advance(state: JobState, what: Happening, *, now: float) -> tuple[JobState, 
         )
     elif isinstance(what, Heard):
         if what.device in state.last_heard:
-            # It lives, whatever comes of a probe that was sent before.
-            probing = state.probing - {what.device}
+            # It lives, whatever comes of a probe that was sent before; but for one by which a report is judged.
+            probing = state.probing if state.reports else state.probing - {what.device}
             state = replace(state, last_heard={**state.last_heard, what.device: now}, probing=probing)
     elif isinstance(what, RoundsFinished):
         state = _finish(state, what)
@@ -303,7 +303,7 @@ def _lost(device: str) -> EdgeswarmError:
     return EdgeswarmError(
         ErrorCode.DEVICE_LOST,
         f"The device {device} was lost: its agent does not answer any more.",
-        "Check its power and its network, see that `edgeswarm-agent run` runs there, and go on with --resume.",
+        "Check its power and its network, see that `edgeswarm-agent run` runs there, and run the command again.",
     )
 
 
@@ -311,7 +311,7 @@ def _nobody_answers() -> EdgeswarmError:
     return EdgeswarmError(
         ErrorCode.DEVICE_LOST,
         "All devices were lost at once: no agent answers any more.",
-        "Check this machine's own network, and the switch or router between; then go on with --resume.",
+        "Check this machine's own network, and the switch or router between; then run the command again.",
     )
 
 
@@ -319,6 +319,6 @@ def _dropped(device: str, error: EdgeswarmError) -> EdgeswarmError:
     return EdgeswarmError(
         ErrorCode.DEVICE_LOST,
         f"The agent on {device} dropped the job: {error.message}",
-        "Was it restarted? Look at its log, and go on with --resume.",
+        "Was it restarted? Look at its log, and run the command again.",
         detail=error.detail,
     )

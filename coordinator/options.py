@@ -30,8 +30,9 @@ class TrainOptions:
     micro_batch: fixed, or None to let the planner choose. epochs, batch_size, seed, wire_dtype: over the job's own.
     fresh_profiles: measure again what is cached. listen_address, data_port: where the data service listens; port 0 for
     any free one.
-    resume: go on with the unfinished training in `unfinished_folder`. checkpoint_every: rounds from one checkpoint to the
-    next; None lets the training's own pace decide. tensorboard: folder for its event files.
+    resume: go on with the unfinished training in `unfinished_folder`. new_plan: with a plan of its own even so.
+    checkpoint_every: rounds from one checkpoint to the next; None lets the training's own pace decide. tensorboard: folder for
+    its event files.
     keep_shares: the samples stay shared as the plan has it, whatever speed the devices show; so they do with plan_path.
     """
 
@@ -48,6 +49,7 @@ class TrainOptions:
     listen_address: str = "0.0.0.0"
     data_port: int = 0
     resume: bool = False
+    new_plan: bool = False
     checkpoint_every: int | None = None
     tensorboard: Path | None = None
     keep_shares: bool = False

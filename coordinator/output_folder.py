@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+
+from .manifest import MANIFEST_NAME
 
 
 def is_there(path: Path) -> bool:
@@ -45,8 +48,23 @@ def check_output_can_be_made(folder: Path) -> None:
     except OSError as error:
         no_folder = isinstance(error, NotADirectoryError)
         what = "is not a folder" if no_folder else f"can't be written to ({error.strerror or error})"
+        way = way_to_another_disk(folder)
+        remedy = "Choose another folder with --output."
+        if way is not None:
+            remedy = f"See that it can be written to and has room, or {way}."
         raise EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
             f"The result can't be written to {folder}: {above} {what}.",
-            "Choose another folder with --output.",
+            remedy,
         ) from error
+
+
+def way_to_another_disk(folder: Path) -> str | None:
+    """For a remedy: how a training whose result was to be this folder goes on elsewhere. None where it has no checkpoint.
+
+    Its checkpoints are looked for beside the result alone; another --output would have none.
+    """
+    checkpoints = folder.with_name(f"{folder.name}.unfinished")
+    if not os.path.isfile(checkpoints / MANIFEST_NAME):  # Path.is_file raises where nobody may look
+        return None
+    return f"move {checkpoints} to a disk with room, and go on with --resume --output DISK/{folder.name}"

@@ -184,11 +184,12 @@ class Profiles:
 
 
 class ProfileCache:
-    """The file. warn: told when it can't be read; everything is then measured again."""
+    """The file. warn: told when it can't be read; everything is then measured again. Once where it can't be written."""
 
     def __init__(self, folder: Path, *, warn: Callable[[str], None]) -> None:
         self._path = make_private_folder(folder) / FILE_NAME
         self._warn = warn
+        self._cannot_keep = False
 
     def load(self) -> Profiles:
         """All that is kept; empty where there is no file yet or where it is damaged."""
@@ -211,7 +212,11 @@ class ProfileCache:
                 kept.update(measured)
                 write_atomically(self._path, json.dumps(kept.to_json()).encode())
         except OSError as error:
-            self._warn(f"The profiles can't be kept in {self._path} ({error.strerror}); the next run measures again.")
+            if not self._cannot_keep:
+                self._warn(
+                    f"The profiles can't be kept in {self._path} ({error.strerror}); the next run measures again."
+                )
+            self._cannot_keep = True
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

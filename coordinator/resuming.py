@@ -79,8 +79,8 @@ def plan_to_follow(
 
     memory_bytes: what the devices that may be used have for training now, by node id.
     """
-    asked = options.planner != TrainOptions.planner or options.micro_batch is not None or options.fresh_profiles
-    if asked:
+    asked = options.new_plan or options.planner != TrainOptions.planner
+    if asked or options.micro_batch is not None or options.fresh_profiles:
         return None, "the command line asks for another one"
     plan = manifest.plan
     missing = [device for device in plan.devices if device not in memory_bytes]

@@ -70,13 +70,14 @@ class RunStore:
         return [run for run in self.all() if run.state is RunState.RUNNING]
 
     def find(self, job: str) -> Run:
-        """The training of this id, of this beginning of one, or of this job name; of several the one that runs.
+        """The training of this id; without one that of this job name, and else that whose id begins so.
 
-        Raises EdgeswarmError: NO_SUCH_JOB; CONFIG where it could be several.
+        Of several the one that runs. Raises EdgeswarmError: NO_SUCH_JOB; CONFIG where it could be several.
         """
         runs = self.all()
         found = [run for run in runs if run.record.job_id == job]
-        found = found or [run for run in runs if run.record.job_id.startswith(job) or run.record.name == job]
+        found = found or [run for run in runs if run.record.name == job]
+        found = found or [run for run in runs if run.record.job_id.startswith(job)]
         if len(found) > 1:
             found = [run for run in found if run.state is RunState.RUNNING] or found
         if len(found) == 1:

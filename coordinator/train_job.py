@@ -128,7 +128,7 @@ class TrainJob:
             return None
         if new := new_devices(plan, tuple(links)):
             self._command.progress.warn(
-                f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} not in the plan that goes on; --fresh-profiles makes "
+                f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} not in the plan that goes on; --planner edgeswarm makes "
                 "another one."
             )
         return plan

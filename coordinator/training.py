@@ -73,8 +73,8 @@ class Training:
 
     def __post_init__(self) -> None:
         self._pace = Pace.at_the_beginning(checkpoint_bytes=self.checkpoint_bytes, layers=self.manifest.layers)
-        # Of the last ones, the first guess among them: one that met a slow moment of the network puts off no other for hours.
-        self._checkpoint_seconds = [self._pace.checkpoint_seconds]
+        # Of the last ones: one that met a slow moment of the network puts off no other for hours.
+        self._checkpoint_seconds: list[float] = []
         self._checkpoint_at = time.monotonic()
 
     @property

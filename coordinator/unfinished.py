@@ -29,7 +29,7 @@ from edgeswarm.synced_files import sync_folder, write_synced
 
 from .events import RoundDone
 from .manifest import MANIFEST_NAME, Manifest, manifest_from_text, unreadable
-from .output_folder import is_there
+from .output_folder import is_there, way_to_another_disk
 from .planner.units import readable_bytes
 from .rounds_file import ROUNDS_NAME, append_rounds, read_lines, read_rounds
 
@@ -46,6 +46,16 @@ class UnfinishedTraining:
         """For a new training. Raises EdgeswarmError (OUTPUT_EXISTS) that says what lies there and how to go on."""
         if not is_there(self.folder):
             return
+        try:
+            os.close(_locked(self.folder))
+        except EdgeswarmError as at_work:
+            raise EdgeswarmError(
+                ErrorCode.OUTPUT_EXISTS,
+                at_work.message,
+                "`edgeswarm status` says how far it is, `edgeswarm stop` stops it; or choose another folder with --output.",
+            ) from at_work
+        except OSError:
+            pass  # no folder, or none that we may look into
         try:
             manifest = _read_manifest(self.folder)
             holds = "without a checkpoint" if manifest is None else f"after round {manifest.round} of {manifest.rounds}"
@@ -219,11 +229,12 @@ def check_room(folder: Path, needed_bytes: int) -> None:
     lying_there = (file for layers in _layer_folders(folder) for file in layers.glob("*"))
     free_bytes = shutil.disk_usage(there).free + sum(file.stat().st_size for file in lying_there)
     if free_bytes < needed_bytes:
+        elsewhere = way_to_another_disk(folder.with_suffix("")) or "choose another disk with --output"
         raise EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
             f"The disk of {there} has too little room: checkpoints and result of this job take up to "
             f"{readable_bytes(needed_bytes)}, {readable_bytes(needed_bytes - free_bytes)} more than is free.",
-            "Free that much there, or choose another disk with --output.",
+            f"Free that much there, or {elsewhere}.",
         )
 
 

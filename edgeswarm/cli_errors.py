@@ -23,38 +23,27 @@ import click
 
 from .errors import EdgeswarmError, ErrorCode, ExitCode
 
-_JSON = "edgeswarm.json"
+_JSON = "--json"  # with which every option begins that asks for it
 _DEBUG = "edgeswarm.debug"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _set_meta(key: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
-    def callback(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
-        if value:
-            context.find_root().meta[key] = True
-        return value
-
-    return callback
-
-
-def json_option(*names: str, help_text: str = "print one JSON document") -> Callable[[Command], Command]:
-    """`--json` (or the names given) for a command: its parameter is `as_json`, and errors become JSON, too."""
-    return click.option(
-        *(names or ("--json",)),
-        "as_json",
-        is_flag=True,
-        is_eager=True,
-        callback=_set_meta(_JSON),
-        help=help_text,
-    )
+def json_option(name: str = _JSON, *, help_text: str = "print one JSON document") -> Callable[[Command], Command]:
+    """`--json` (or a name that begins so) for a command: its parameter is `as_json`, and errors become JSON, too."""
+    return click.option(name, "as_json", is_flag=True, help=help_text)
 
 
 def debug_option(command: Command) -> Command:
     """The hidden `--debug`: tracebacks of errors. It adds no parameter to the command."""
-    return click.option(
-        "--debug", is_flag=True, is_eager=True, hidden=True, expose_value=False, callback=_set_meta(_DEBUG)
-    )(command)
+    return click.option("--debug", is_flag=True, is_eager=True, hidden=True, expose_value=False, callback=_note_debug)(
+        command
+    )
+
+
+def _note_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.find_root().meta[_DEBUG] = True
 
 
 class ErrorReportingGroup(click.Group):
@@ -81,6 +70,8 @@ class ErrorReportingGroup(click.Group):
         arguments = list(sys.argv[1:] if args is None else args)
         prog_name = prog_name or os.path.basename(sys.argv[0])
         self._main_shell_completion(extra, prog_name, complete_var)
+        # Asked here: click tells of an option that the command hasn't before it looks at the others, and it empties the list.
+        as_json = any(argument.startswith(_JSON) for argument in arguments)
         meta: dict[str, Any] = {}
         try:
             with self.make_context(prog_name, arguments, **extra) as context:
@@ -90,7 +81,7 @@ class ErrorReportingGroup(click.Group):
         except click.exceptions.Exit as request:
             code = request.exit_code
         except BaseException as error:
-            code = report(error, as_json=_JSON in meta, debug=_DEBUG in meta, log_folder=self._log_folder)
+            code = report(error, as_json=as_json, debug=_DEBUG in meta, log_folder=self._log_folder)
         _flush()
         sys.exit(code)
 

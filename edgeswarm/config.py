@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import EdgeswarmError, ErrorCode
+from .listening import EVERY_ADDRESS
 
 # The same library under two names; not an import statement, since a type checker has only one of them at hand.
 tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -273,6 +274,13 @@ class AgentSettings:
         if self.worker_port is not None:
             return self.worker_port
         return self.port + 1 if 0 < self.port < 65535 else 0
+
+    @property
+    def effective_interfaces(self) -> tuple[str, ...]:
+        """Where to announce: `interfaces`, or else the address listened on, if it is one alone: at the others nobody answers."""
+        if self.interfaces or self.listen_address in EVERY_ADDRESS:
+            return self.interfaces
+        return (self.listen_address,)
 
 
 @dataclasses.dataclass(frozen=True)

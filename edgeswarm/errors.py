@@ -105,7 +105,7 @@ class ErrorCode(enum.Enum):
         "device-lost",
         ExitCode.ERROR,
         "A device went away while it trained: power, network, or its agent ended.",
-        "Bring it back, and go on with --resume.",
+        "Bring it back, and run the command again.",
     )
     WORKER_DIED = (
         "worker-died",
@@ -123,7 +123,7 @@ class ErrorCode(enum.Enum):
         "link-broken",
         ExitCode.ERROR,
         "The connection between two devices, or to one, ended in the middle of the work.",
-        "Check the cable or the Wi-Fi between them, and go on with --resume.",
+        "Check the cable or the Wi-Fi between them, and run the command again.",
     )
     STALE_CALL = (
         "stale-call",

@@ -292,7 +292,7 @@ class TrainingSettings:
     optimizer_state_bytes_per_parameter_byte: 1.0 for SGD with momentum, 2.0 for Adam; gradients come on top of it.
     frames_held: micro-batches whose frames, at both cuts of a stage, a worker holds beside what its layers save.
     inputs_ahead: micro-batches of the model's inputs that a worker of the first stage has fetched ahead, as far as its feed's
-    bytes go (feed_ahead.py).
+    bytes go (feed_ahead.py), and of targets one of the last stage.
     saved_growth: by which the micro-batch at hand takes more for what it saves than those that wait; 1 for no more.
     on_top: the part of what a layer takes while it computes that comes on top of all that a stage saves, since what the other
     layers held lies free in pieces.

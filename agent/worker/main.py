@@ -2,7 +2,7 @@
 
 [reader thread]  commands --> queue --> [main thread]  prepare, start, profile: everything that computes
                  halt: throws the epoch's switch at once, so that computing ends between two layers
-[progress thread]  every half second: what it does, for whom it waits
+[progress thread]  every second: what it does, for whom it waits
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 other worker -- Tensors/Open --> gRPC server       the epoch is right, the plan has this stream: a ticket
              -- ticket, frames --> listener --> mailbox
-anybody      -- Layers/Fetch --> gRPC server --> layer
+coordinator  -- Layers/Fetch --> gRPC server --> layer       the operator alone
 """
 
 from __future__ import annotations

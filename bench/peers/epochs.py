@@ -53,7 +53,6 @@ def train_until(
     """
     if given.trial:
         time_rounds(given, lambda: train_round(torch.randperm(count)[: given.mini_batch]))
-        return
     if given.world > 1:
         dist.barrier()  # who is slow to get ready is no part of the first epoch
     trained_seconds = 0.0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
@@ -17,6 +18,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 if TYPE_CHECKING:
     from rich.console import Console
 
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 _WIDTH_WITHOUT_TERMINAL = 160  # a table in a file or a pipe isn't cut to 80 columns
 
 
@@ -53,6 +55,14 @@ def _console(file: TextIO, *, terminal: bool) -> Console:
     return Console(
         file=file, width=None if terminal else _WIDTH_WITHOUT_TERMINAL, highlight=False, markup=False, emoji=False
     )
+
+
+def draws_live(console: Console) -> bool:
+    """Whether a line or a table can change in its place there: on a terminal that moves its cursor.
+
+    rich takes a file for a terminal where FORCE_COLOR asks for colours, and on a dumb terminal it shows nothing alive.
+    """
+    return console.is_terminal and console.file.isatty() and not console.is_dumb_terminal
 
 
 class _Lossy:
@@ -107,7 +117,30 @@ def hint(text: str = "") -> None:
 
 
 @contextlib.contextmanager
-def prints_to_standard_error() -> Iterator[None]:
-    """Around what runs the user's code: a print() in a job file stays out of the data that the command was asked for."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
+def prints_to_standard_error() -> Iterator[Mapping[int, tuple[int, ...]]]:
+    """Around what runs the user's code: what a job file prints, and what programs that it starts write, stays out of the data
+    that the command was asked for.
+
+    Gives the descriptors that lead to standard output and to standard error meanwhile: output's own leads to error, too.
+    """
+    if sys.__stdout__ is None or sys.__stderr__ is None:
+        # This process was started without one of them: the descriptor may be another file's by now.
+        with contextlib.redirect_stdout(sys.stderr):
+            yield {STANDARD_OUTPUT: (STANDARD_OUTPUT,), STANDARD_ERROR: (STANDARD_ERROR,)}
+        return
+    output = sys.stdout
+    _flush(output)
+    aside = os.dup(STANDARD_OUTPUT)
+    os.dup2(STANDARD_ERROR, STANDARD_OUTPUT)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield {STANDARD_OUTPUT: (aside,), STANDARD_ERROR: (STANDARD_ERROR, STANDARD_OUTPUT)}
+    finally:
+        _flush(output)  # what was written to the stream itself meanwhile is no data either
+        os.dup2(aside, STANDARD_OUTPUT)
+        os.close(aside)
+
+
+def _flush(stream: TextIO) -> None:
+    with contextlib.suppress(OSError):  # nobody may read it any more, or the disk is full
+        stream.flush()

@@ -1,10 +1,10 @@
 """Ctrl-C, once and twice.
 
-    first     sets the event that the work looks at; it stops and frees the devices
-    second    leaves at once; the devices free themselves when they notice
+    the first one       sets the event that the work looks at; it stops and frees the devices
+    Ctrl-C after that   leaves at once; the devices free themselves when they notice
 
-SIGTERM and SIGHUP (a terminal that is closed) count as the first; a training goes on without its terminal. Where SIGHUP
-is ignored from the beginning (nohup), it stays so.
+SIGTERM (`edgeswarm stop`) and SIGHUP (a terminal that is closed) count as the first and are nothing new after it; a training goes
+on without its terminal. Where SIGHUP is ignored from the beginning (nohup), it stays so.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def cancelled_by_signals(
         if number == signal.SIGHUP and hang_up is not None:
             hang_up()
             return
+        if asked and number != signal.SIGINT:
+            return  # it stops already; `edgeswarm stop --now` is for whoever won't wait
         if asked:
             if sys.stderr.isatty():
                 os.write(sys.stderr.fileno(), _SHOW_CURSOR)

@@ -128,3 +128,8 @@ def clock_time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def readable_rate(per_second: float) -> str:
+    """845, 9.88, 0.4: whole, and below 10 three significant digits, since a large model trains less than one sample a second."""
+    return f"{per_second:.3g}" if per_second < 10 else f"{per_second:.0f}"

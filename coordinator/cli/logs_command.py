@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LINES = 50
 _LOOK_EVERY_SECONDS = 0.2
+_LAST_WORDS_SECONDS = 1.0  # from the end in the record to that of the process, which still says why it ended
 
 
 @click.command()
@@ -34,7 +35,7 @@ _LOOK_EVERY_SECONDS = 0.2
 def logs(*, job: str | None, follow: bool, lines: int | None, all_lines: bool) -> None:
     """Print what a training said, in the background or in another terminal.
 
-    JOB is its id, the beginning of its id, or the job's name; without JOB, the one that was started last.
+    JOB is its id, the job's name, or the beginning of its id; without JOB, the one that was started last.
 
     \b
     Examples:
@@ -74,11 +75,15 @@ def _newest(store: RunStore) -> Run:
 
 def _follow(log: IO[str], folder: Path) -> None:
     """Print what comes, until the training is over and all of it is printed."""
+    from ..processes import wait_for_end
     from ..run_store import read_run
     from ..runs import RunState
 
     while True:
-        over = read_run(folder).state is not RunState.RUNNING  # asked before the last look at the file
+        run = read_run(folder)
+        over = run.state is not RunState.RUNNING  # asked before the last look at the file
+        if over:
+            wait_for_end(run.record.process, timeout_seconds=_LAST_WORDS_SECONDS)
         for line in log:
             click.echo(line, nl=False)
         if over:

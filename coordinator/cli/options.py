@@ -147,17 +147,18 @@ def job_options(command: Command) -> Command:
     return command
 
 
+def is_given(parameter: str) -> bool:
+    """Whether the running command's option was named on the command line. parameter: its name in Python."""
+    return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE
+
+
 def refuse_beside(given: str, *parameters: str, why: str) -> None:
     """Raises UsageError where any of the running command's options is there that say nothing beside the option `given`.
 
     parameters: by their names in Python. why: they do, as the end of a sentence.
     """
-    context = click.get_current_context()
-    idle = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name in parameters and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    ]
+    options = click.get_current_context().command.params
+    idle = [option.opts[0] for option in options if option.name in parameters and is_given(option.name)]
     if idle:
         raise click.UsageError(f"{', '.join(sorted(idle))} can't be given beside {given}: {why}.")
 

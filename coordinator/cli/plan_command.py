@@ -178,9 +178,9 @@ def plan_job(job: Path, found: Mapping[str, Any], **wanted: Any) -> tuple[Plan, 
         **wanted,
     )
     with (
+        prints_to_standard_error(),
         cancelled_by_signals() as cancel,
         Progress(progress_console()) as progress,
-        prints_to_standard_error(),
     ):
         return make_plan_for_job(options, listener=progress, cancel=cancel)
 

@@ -31,7 +31,8 @@ from ..events import (
     WorkerDoes,
 )
 from ..planner.units import readable_bytes, readable_seconds
-from .live_line import LiveText, RunningSteps, clock_time
+from .console import draws_live
+from .live_line import LiveText, RunningSteps, clock_time, readable_rate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +46,7 @@ def round_line(event: RoundDone) -> str:
     parts = [
         f"round {event.round + 1}/{event.rounds}",
         f"loss {event.loss:.4f}",
-        f"{event.samples_per_second:.0f} samples/s",
+        f"{readable_rate(event.samples_per_second)} samples/s",
     ]
     if event.seconds_left is not None:
         parts.append(f"{clock_time(event.seconds_left)} left")
@@ -81,8 +82,8 @@ def epochs_line(metrics: Mapping[str, Any]) -> str | None:
     if not first or not later or not first["samples"] or not later["samples"]:
         return None
     return (
-        f"first epoch {first['samples_per_second']:.0f} samples/s, "
-        f"later ones {later['samples_per_second']:.0f} samples/s"
+        f"first epoch {readable_rate(first['samples_per_second'])} samples/s, "
+        f"later ones {readable_rate(later['samples_per_second'])} samples/s"
     )
 
 
@@ -108,7 +109,7 @@ class Progress:
         self._round = ""  # the newest one's line; as long as there is one, it is what the live line shows
 
     def __enter__(self) -> Progress:
-        if self._console.is_terminal:
+        if draws_live(self._console):
             self._status = self._console.status(LiveText(self._live_text))
             self._status.start()
         return self
@@ -180,7 +181,7 @@ class Progress:
     def _training_done(self, event: TrainingDone) -> None:
         self.line(
             f"  {event.rounds} rounds in {readable_seconds(event.rounds_seconds)}, last loss {event.loss:.4f}; "
-            f"{readable_seconds(event.seconds)} in all"
+            f"this command took {readable_seconds(event.seconds)}"
         )
         if event.stopped_early:
             self.line("  stopped early: the evaluations got no better")

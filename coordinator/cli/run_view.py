@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..planner.units import readable_seconds
 from ..run_store import Run
 from ..runs import LastEvaluation, RunState
-from .live_line import clock_time
+from .live_line import clock_time, readable_rate
 from .narrow import table_or_lines
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def details(run: Run, *, now: float) -> list[tuple[str, str]]:
     if record.loss is not None:
         rows.append(("loss", f"{record.loss:.4f}"))
     if record.samples_per_second is not None:
-        rows.append(("speed", f"{record.samples_per_second:.0f} samples/s"))
+        rows.append(("speed", f"{readable_rate(record.samples_per_second)} samples/s"))
     if left := _left(run):
         rows.append(("left", left))
     if record.evaluation is not None:
@@ -90,7 +90,7 @@ def _cells(run: Run, *, now: float) -> tuple[str, ...]:
         run.state.value,
         _progress(run),
         "" if record.loss is None else f"{record.loss:.4f}",
-        "" if speed is None else f"{speed:.0f}",
+        "" if speed is None else readable_rate(speed),
         _left(run),
         _ago(now - record.started),
         ", ".join(record.devices),

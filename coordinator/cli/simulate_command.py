@@ -81,7 +81,7 @@ def simulate(
     if (job is None) == (instance_path is None):
         raise click.UsageError("Give a job file or --instance FILE, one of the two.")
     if plan_path is not None:
-        refuse_beside("--plan", "planner", "micro_batch", why="the plan is there")
+        refuse_beside("--plan", "planner", "micro_batch", "devices", why="the plan is there, with its devices")
     if instance_path is not None:
         refuse_beside("--instance", *SAID_BY_AN_INSTANCE, why=AN_INSTANCE_SAYS_IT)
         from ..plan_by_hand import read_plan

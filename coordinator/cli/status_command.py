@@ -31,7 +31,7 @@ _HEADING_WIDTH = 12
 def status(*, job: str | None, all_runs: bool, watch: bool, as_json: bool) -> None:
     """List the trainings that run, and those of the last day with how they ended.
 
-    With JOB, all that is known of one: JOB is its id, the beginning of its id, or the job's name. Only what was started
+    With JOB, all that is known of one: JOB is its id, the job's name, or the beginning of its id. Only what was started
     on this machine, by you, is known here. Exit code 3 where there is no such JOB.
 
     \b

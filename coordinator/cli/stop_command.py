@@ -27,7 +27,7 @@ _KILL_SECONDS = 10.0
 def stop(*, job: str | None, now: bool, as_json: bool) -> None:
     """Stop a training, and wait until its devices are free.
 
-    JOB is its id, the beginning of its id, or the job's name; without JOB, the one that runs. What it has in checkpoints
+    JOB is its id, the job's name, or the beginning of its id; without JOB, the one that runs. What it has in checkpoints
     stays, and `edgeswarm train JOB_FILE --resume` goes on from there.
 
     Exit code 0 when it has stopped, 1 where it had ended already, 2 where JOB could be several, 3 where there is no such

@@ -11,12 +11,13 @@ from edgeswarm.cli_errors import json_option, report
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.job import WIRE_DTYPES
 
-from .console import data_console, print_json, prints_to_standard_error
+from .console import data_console, print_json
 from .interrupts import cancelled_by_signals
 from .options import (
     EXISTING_FILE,
     FindArguments,
     find_options,
+    is_given,
     job_options,
     log_folder,
     operator_settings,
@@ -152,6 +153,7 @@ def train(
         listen_address=settings.listen_address,
         data_port=settings.data_port,
         resume=resume,
+        new_plan=is_given("planner"),
         checkpoint_every=checkpoint_every,
         tensorboard=tensorboard,
         keep_shares=keep_shares,
@@ -209,12 +211,7 @@ def _train(options: TrainOptions, parts: PartsOfRounds, announcement: Announceme
             recording.detached()
 
     try:
-        with (
-            prints_to_standard_error(),
-            cancelled_by_signals(hang_up=output.hang_up) as cancel,
-            output,
-            recorded(recording),
-        ):
+        with cancelled_by_signals(hang_up=output.hang_up) as cancel, output, recorded(recording):
             result = run(options, listener=listen, cancel=cancel)
             epochs = epochs_line(result.summary)
             if epochs is not None:

@@ -20,19 +20,19 @@ from typing import IO, TYPE_CHECKING
 from edgeswarm.errors import EdgeswarmError
 
 from ..events import Event
-from .console import file_console, progress_console
+from .console import STANDARD_ERROR, STANDARD_OUTPUT, file_console, prints_to_standard_error, progress_console
 from .plan_view import show_plan_made
 from .progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STANDARD_STREAMS = (0, 1, 2)
-STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
+STANDARD_INPUT = 0
+STANDARD_STREAMS = (STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR)
 
 
 class TrainingOutput:
-    """A listener; use it as a context manager around the training."""
+    """A listener; use it as a context manager around the training, in which what the user's code prints is no data."""
 
     def __init__(self) -> None:
         self._terminal = _progress_on(progress_console())
@@ -40,6 +40,8 @@ class TrainingOutput:
         self._log_file: IO[str] | None = None
         self._log: Progress | None = None
         self._redirected: tuple[int, ...] = ()
+        self._descriptors: dict[int, tuple[int, ...]] = {}  # that lead to each stream, inside the block
+        self._leaving = contextlib.ExitStack()  # of the block
         self._shown = True
         self._closed = False
         self._lock = threading.RLock()
@@ -56,14 +58,18 @@ class TrainingOutput:
         return STANDARD_OUTPUT not in self._redirected
 
     def __enter__(self) -> TrainingOutput:
-        self._terminal.__enter__()
-        threading.Thread(target=self._wait_for_hang_up, name="hang-up", daemon=True).start()
+        with contextlib.ExitStack() as entering:
+            streams = entering.enter_context(prints_to_standard_error())
+            self._descriptors = {STANDARD_INPUT: (STANDARD_INPUT,), **streams}
+            self._terminal.__enter__()
+            threading.Thread(target=self._wait_for_hang_up, name="hang-up", daemon=True).start()
+            self._leaving = entering.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._lock:
+        with self._lock, self._leaving:
             self._closed = True
             self._hung_up.set()  # lets the thread end
             if self._shown:
@@ -136,8 +142,9 @@ class TrainingOutput:
                 stream.flush()
         nothing = os.open(os.devnull, os.O_RDWR)
         log = nothing if self._log_file is None else self._log_file.fileno()
-        for descriptor in streams:
-            os.dup2(nothing if descriptor == 0 else log, descriptor)
+        for number in streams:
+            for descriptor in self._descriptors[number]:
+                os.dup2(nothing if descriptor == STANDARD_INPUT else log, descriptor)
         os.close(nothing)
 
 

@@ -10,6 +10,8 @@ import click
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
+from .console import draws_live
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -30,7 +32,7 @@ def show_again_and_again(
     from rich.live import Live
 
     try:
-        if not console.is_terminal:
+        if not draws_live(console):
             for _ in _rounds(every_seconds, times):
                 console.print(make())
             return

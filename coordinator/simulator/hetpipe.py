@@ -94,7 +94,7 @@ def simulate_hetpipe(
     workers, waves = [], []
     for group, samples in zip(groups, _shared_by(speeds, instance.training.mini_batch), strict=True):
         part = instance.only(group)
-        part = replace(part, training=replace(instance.training, mini_batch=samples))
+        part = replace(part, training=replace(instance.training, mini_batch=samples, rest=0))
         plan = plan_pipeline(part)
         workers.append(plan)
         waves.append(_full_pipeline_seconds(part, plan))
@@ -108,7 +108,7 @@ def _full_pipeline_seconds(instance: PlanningInstance, plan: Plan) -> float:
     """
     more = plan.micro_batch * plan.micro_batches
     longer_plan = replace(plan, micro_batches=2 * plan.micro_batches, predicted=None)
-    longer = replace(instance, training=replace(instance.training, mini_batch=plan.mini_batch + more))
+    longer = replace(instance, training=replace(instance.training, mini_batch=plan.mini_batch + more, rest=0))
     seconds = round_seconds(longer, longer_plan) - round_seconds(instance, plan)
     step = max(
         instance.profile_of(device).update(stage.first_layer, stage.end_layer)

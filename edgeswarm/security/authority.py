@@ -25,6 +25,7 @@ from .certificates import (
 from .files import make_private_folder, write_atomically
 from .identity import FILE_NAME as IDENTITY_FILE
 from .identity import Identity
+from .issued import FILE_NAME as ISSUED_FILE
 from .issued import IssuedNodes
 from .node_id import DOMAIN, load_or_create_node_id, server_name
 
@@ -48,7 +49,9 @@ class CertificateAuthority:
     def create(cls, folder: Path) -> CertificateAuthority:
         """Make a new authority in `folder`; raises EdgeswarmError (OUTPUT_EXISTS) where there is one already."""
         make_private_folder(folder)
-        for file_name in (KEY_FILE, CERTIFICATE_FILE):
+        # A key alone, under which no node was entered, is of an `init` that was cut short: nothing was signed with it.
+        signs = (folder / ISSUED_FILE).exists()
+        for file_name in (CERTIFICATE_FILE, KEY_FILE) if signs else (CERTIFICATE_FILE,):
             if (folder / file_name).exists():
                 raise EdgeswarmError(
                     ErrorCode.OUTPUT_EXISTS,
@@ -176,20 +179,27 @@ def create_cluster(*, authority_folder: Path, operator_folder: Path) -> tuple[Ce
 
     An authority that is there stays, and with it every device that joined: where the operator's identity is missing, damaged,
     expired or of another cluster, it gives a new one. Raises EdgeswarmError: OUTPUT_EXISTS where both are in order, or the
-    authority is half there; TRUST for a damaged one.
+    authority is half there; TRUST for a damaged one; OUTPUT_FAILED, after which it may be called again.
     """
     authority = None
     if all((authority_folder / name).exists() for name in (KEY_FILE, CERTIFICATE_FILE)):
         authority = CertificateAuthority.load(authority_folder)
-    if authority is None or _is_in_order(operator_folder, authority):
-        authority = CertificateAuthority.create(authority_folder)
-    node_id = load_or_create_node_id(operator_folder, operator=True)
-    identity = authority.issue(node_id=node_id, role=Role.OPERATOR)
-    # No device may join under this name: it would be the data service to the others.
-    key = identity.certificate.public_key()
-    assert isinstance(key, ec.EllipticCurvePublicKey)
-    IssuedNodes(authority_folder).enter(node_id, key_fingerprint=key_fingerprint(key))
-    identity.save(operator_folder)
+    try:
+        if authority is None or _is_in_order(operator_folder, authority):
+            authority = CertificateAuthority.create(authority_folder)
+        node_id = load_or_create_node_id(operator_folder, operator=True)
+        identity = authority.issue(node_id=node_id, role=Role.OPERATOR)
+        # No device may join under this name: it would be the data service to the others.
+        key = identity.certificate.public_key()
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        IssuedNodes(authority_folder).enter(node_id, key_fingerprint=key_fingerprint(key))
+        identity.save(operator_folder)
+    except OSError as error:
+        raise EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"The cluster can't be written to {authority_folder} and {operator_folder}: {error.strerror or error}.",
+            "Free space there, or let this user write to it, and run `edgeswarm init` again.",
+        ) from error
     return authority, identity
 
 

@@ -182,10 +182,10 @@ def _request(host: str, port: int, context: ssl.SSLContext, path: str, *, body: 
         ) from error
     except (ssl.SSLError, http.client.HTTPException) as error:
         raise _not_a_join_server(host, port) from error
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of what no host can be called, as 192.168.1..5
         raise EdgeswarmError(
             ErrorCode.DEVICE_UNREACHABLE,
-            f"Nobody answers at {host}:{port} ({error.strerror or error}).",
+            f"Nobody answers at {host}:{port} ({getattr(error, 'strerror', None) or error}).",
             "Check the host and the network, and that `edgeswarm token create` still waits there for devices to join.",
         ) from error
     if len(data) > _BODY_LIMIT_BYTES:
@@ -215,7 +215,7 @@ class JoinServer:
 
     folder: the operator's folder with tokens and issued node ids.
     on_joined: called with (node id, address) after each device that joined, from the server's thread.
-    Raises EdgeswarmError (PORT_IN_USE) from the constructor. Port 0 takes any free port: see `port`.
+    Raises EdgeswarmError (PORT_IN_USE, CONFIG, OUTPUT_FAILED) from the constructor. Port 0 takes any free port: see `port`.
     """
 
     def __init__(
@@ -231,8 +231,11 @@ class JoinServer:
         self.tokens = TokenStore(folder)
         self.issued = IssuedNodes(folder)
         self.on_joined = on_joined
+        tls = _tls_context(authority)
         try:
-            self._server = _Server((host, port), self, _tls_context(authority))
+            self._server = _Server((host, port), self, tls)
+        except UnicodeError as error:  # of what no host can be called, as 192.168.1..5
+            raise _cannot_listen(host, port, str(error)) from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise EdgeswarmError(
@@ -240,9 +243,7 @@ class JoinServer:
                     f"Port {port} is taken: devices can't join through it.",
                     "Is another `edgeswarm token create` waiting? End it, or choose another port with --join-port.",
                 ) from error
-            raise EdgeswarmError(
-                ErrorCode.CONFIG, f"Can't listen on {host}:{port}: {error.strerror}.", "Choose another address or port."
-            ) from error
+            raise _cannot_listen(host, port, error.strerror or str(error)) from error
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="join-server", daemon=True)
 
@@ -283,11 +284,22 @@ def _tls_context(authority: CertificateAuthority) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     key_pem, certificate_pem = authority.issue_join_server()
     # The ssl module takes a key from a file only: one in a folder that nobody else can enter, gone at once.
-    with tempfile.TemporaryDirectory(prefix="edgeswarm-join-") as folder:
-        path = Path(folder) / "join.pem"
-        write_atomically(path, key_pem + certificate_pem)
-        context.load_cert_chain(path)
+    try:
+        with tempfile.TemporaryDirectory(prefix="edgeswarm-join-") as folder:
+            path = Path(folder) / "join.pem"
+            write_atomically(path, key_pem + certificate_pem)
+            context.load_cert_chain(path)
+    except OSError as error:
+        raise EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"The join server's key can't be written to a temporary folder: {error.strerror or error}.",
+            "Free space there, or set TMPDIR to a folder with more.",
+        ) from error
     return context
+
+
+def _cannot_listen(host: str, port: int, why: str) -> EdgeswarmError:
+    return EdgeswarmError(ErrorCode.CONFIG, f"Can't listen on {host}:{port}: {why}.", "Choose another address or port.")
 
 
 class _Server(http.server.ThreadingHTTPServer):

@@ -71,15 +71,24 @@ class TokenStore:
         lifetime_seconds: float = DEFAULT_LIFETIME_SECONDS,
         now: float | None = None,
     ) -> Token:
-        """A new token that lets `uses` devices join within `lifetime_seconds`."""
+        """A new token that lets `uses` devices join within `lifetime_seconds`; raises EdgeswarmError (OUTPUT_FAILED)."""
         if uses < 1 or lifetime_seconds <= 0:
             raise ValueError("a token needs at least one use and a lifetime above 0 seconds")
         now = time.time() if now is None else now
         token = Token(authority_fingerprint, secrets.token_hex(16))
-        with locked_json(self._path) as tokens:
-            for digest in [key for key, record in tokens.items() if record["expires"] < now - DEFAULT_LIFETIME_SECONDS]:
-                del tokens[digest]  # long over: nobody needs to be told any more that it expired
-            tokens[_digest(token.secret)] = {"expires": now + lifetime_seconds, "uses_left": uses, "used_by": []}
+        try:
+            with locked_json(self._path) as tokens:
+                for digest in [
+                    key for key, record in tokens.items() if record["expires"] < now - DEFAULT_LIFETIME_SECONDS
+                ]:
+                    del tokens[digest]  # long over: nobody needs to be told any more that it expired
+                tokens[_digest(token.secret)] = {"expires": now + lifetime_seconds, "uses_left": uses, "used_by": []}
+        except OSError as error:
+            raise EdgeswarmError(
+                ErrorCode.OUTPUT_FAILED,
+                f"The token can't be written to {self._path}: {error.strerror or error}.",
+                "Free space there, or let this user write to it.",
+            ) from error
         return token
 
     def spend(self, secret: str, *, node_id: str, key_fingerprint: str, now: float | None = None) -> None:

@@ -15,6 +15,7 @@ import torch
 from click.testing import CliRunner, Result
 
 import edgeswarm_agent
+from edgeswarm.config import Folders
 from edgeswarm.model.export import export_model
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
@@ -23,6 +24,7 @@ from edgeswarm.security.token import TokenStore
 from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc
 from edgeswarm_agent import cli as command_line
+from edgeswarm_agent.only_one import OnlyOne
 
 from .processes import Cluster, environment, exists, wait_until
 
@@ -183,6 +185,23 @@ def test_join_saves_an_identity(cluster: Cluster, tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert "error: " in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_join_beside_a_running_agent_says_which_process_is_to_be_restarted(cluster: Cluster, tmp_path: Path) -> None:
+    home = tmp_path / "new"
+    authority_folder = cluster.folder / "authority"
+    token = TokenStore(authority_folder).create(cluster.authority.fingerprint)
+    in_this_process = CliRunner(env={"EDGESWARM_HOME": str(home)})
+    with JoinServer(cluster.authority, authority_folder, host="127.0.0.1", port=0) as server:
+        arguments = ["join", f"127.0.0.1:{server.port}", str(token)]
+        first = in_this_process.invoke(command_line.cli, arguments)
+        running = OnlyOne(Folders.within(home).agent_dir)
+        again = in_this_process.invoke(command_line.cli, arguments)
+        running.release()
+    assert f"start the agent with `edgeswarm-agent run --home {home}`" in first.stderr
+    assert again.exit_code == 0, again.stderr
+    assert f"(process {os.getpid()}) has its old identity until you restart it" in again.stderr
+    assert "edgeswarm-agent run" not in again.stderr
 
 
 @pytest.mark.parametrize(("host", "token"), [("127.0.0.1", "nonsense"), ("a:b:c", "ES1" + "0" * 64 + "::" + "0" * 32)])

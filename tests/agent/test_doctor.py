@@ -1,4 +1,4 @@
-"""What `edgeswarm-agent doctor` says of the processor or card; the whole command is in test_cli.py."""
+"""What `edgeswarm-agent doctor` says of the processor or card, and of mDNS; the whole command is in test_cli.py."""
 
 from __future__ import annotations
 
@@ -17,3 +17,39 @@ def test_a_card_that_torch_cannot_use_is_told(monkeypatch: pytest.MonkeyPatch, g
     assert found.message.startswith("2.13.0, 3 threads, cpu")
     assert ("can't use the graphics card" in found.message) == (level == "warning")
     assert bool(found.remedy) == (level == "warning")
+
+
+def test_an_agent_that_does_not_announce_itself_needs_no_mdns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "Advertiser", None)  # and it isn't called
+    found = doctor._mdns(AgentSettings(advertise=False))
+    assert (found.level, found.message) == ("ok", "not announced")
+    assert "--peer" in found.remedy
+
+
+class Announcing:
+    """An Advertiser that writes down where it would announce."""
+
+    interfaces: tuple[str, ...] | None = None
+
+    def __init__(self, *, interfaces: tuple[str, ...], **_others: object) -> None:
+        Announcing.interfaces = interfaces
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+def test_mdns_is_tried_where_the_agent_would_announce_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[tuple[str, ...]] = []
+
+    def find(_fingerprint: str, *, interfaces: tuple[str, ...], **_others: object) -> list[str]:
+        searched.append(interfaces)
+        return ["doctor"]
+
+    monkeypatch.setattr(doctor, "Advertiser", Announcing)
+    monkeypatch.setattr(doctor, "find_agents", find)
+    found = doctor._mdns(AgentSettings(listen_address="127.0.0.1"))
+    assert (found.level, found.message) == ("ok", "announcing works on 127.0.0.1")
+    assert Announcing.interfaces == searched[0] == ("127.0.0.1",)

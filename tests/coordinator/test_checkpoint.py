@@ -19,6 +19,7 @@ from edgeswarm.snapshot import LayerState, unpack_values, write_layer_file
 from edgeswarm_coordinator import checkpoint
 from edgeswarm_coordinator.checkpoint import write_result
 from edgeswarm_coordinator.layer_files import LayerFiles
+from edgeswarm_coordinator.manifest import MANIFEST_NAME
 
 
 class Tied(torch.nn.Module):
@@ -158,7 +159,45 @@ def test_it_is_not_in_memory_as_a_whole(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "optimizer.safetensors").stat().st_size > 2 * 4 * count
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["out", "[a-z] out*"])
+def test_what_a_killed_command_left_half_written_is_removed_and_nothing_else(tmp_path: Path, name: str) -> None:
+    ours = f".{name}.0123456789ab"
+    others = {
+        f".{name}.0123456789ab.txt",
+        f".{name}.0123456789AB",
+        f".{name}.0123456789abc",
+        f".{name}.0123456789a",
+        f".{name}.v1.0123456789ab",
+        f".{name}-2.0123456789ab",
+        ".b out.0123456789ab",
+        f"{name}.0123456789ab",
+        f"{name}.unfinished",
+    }
+    for folder in (ours, *others):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "model.safetensors").touch()
+    write_result(tmp_path / name, **result(Tied()))
+    assert {path.name for path in tmp_path.iterdir()} == {name, *others}
+    assert all((tmp_path / folder / "model.safetensors").exists() for folder in others)
+
+
+@pytest.mark.parametrize(
+    ("left", "remedy"),
+    [
+        ((), "Free space there, or choose another folder with --output."),
+        (
+            ("out.unfinished",),
+            r"move .*/out\.unfinished to a disk with room, and go on with --resume --output DISK/out\.",
+        ),
+    ],
+    ids=["no checkpoint", "a checkpoint"],
+)
+def test_a_full_disk_leaves_nothing_but_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...], remedy: str
+) -> None:
+    for folder in left:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / MANIFEST_NAME).touch()
     write = synced_files.write_synced
 
     def full(path: Path, parts: Iterable[bytes]) -> None:
@@ -170,7 +209,8 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(EdgeswarmError, match="No space left on device") as caught:
         write_result(tmp_path / "out", **result(Tied()))
     assert caught.value.code is ErrorCode.OUTPUT_FAILED
-    assert not list(tmp_path.iterdir())
+    assert re.search(remedy, caught.value.remedy)
+    assert {path.name for path in tmp_path.iterdir()} == {*left}
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:

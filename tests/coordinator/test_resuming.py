@@ -92,7 +92,7 @@ def test_the_plan_of_before_where_it_can_be() -> None:
     assert plan_to_follow(BEFORE, options(), memory_bytes={**devices, "other-000009": 0}) == (PLAN, "")
     plan, why = plan_to_follow(BEFORE, options(), memory_bytes={PLAN.devices[0]: 10**9})
     assert (plan, why) == (None, "nano-2-000002 is not at hand")
-    for more in ({"micro_batch": 4}, {"planner": "data-parallel"}, {"fresh_profiles": True}):
+    for more in ({"micro_batch": 4}, {"planner": "data-parallel"}, {"new_plan": True}, {"fresh_profiles": True}):
         plan, why = plan_to_follow(BEFORE, options(**more), memory_bytes=devices)
         assert (plan, why) == (None, "the command line asks for another one")
 

@@ -86,6 +86,13 @@ def test_of_several_the_one_that_runs_is_meant(store: RunStore) -> None:
     assert store.find("digits").record.job_id == "digits-3"
 
 
+def test_a_whole_name_is_meant_before_the_beginning_of_an_id_even_of_one_that_runs(store: RunStore) -> None:
+    keep(store, "job-20260105-aaaa")
+    keep(store, "job_long-20260106-bbbb", running=True)
+    assert store.find("job").record.job_id == "job-20260105-aaaa"
+    assert store.find("job_").record.job_id == "job_long-20260106-bbbb"
+
+
 def test_one_that_is_not_there(store: RunStore) -> None:
     with pytest.raises(EdgeswarmError) as caught:
         store.find("digits")

@@ -13,6 +13,7 @@ import pytest
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm_coordinator.layer_files import LayerFiles
 from edgeswarm_coordinator.manifest import Manifest
+from edgeswarm_coordinator.options import TrainOptions
 from edgeswarm_coordinator.unfinished import UnfinishedTraining, check_room
 
 from .checkpoints import LAYERS, evaluation, manifest, rounds, write_layers
@@ -180,17 +181,24 @@ training.write(manifest(8), new_rounds=rounds(4, 8), fill=fill, needed_bytes=1)
 
 
 def test_a_new_training_says_what_lies_there(tmp_path: Path) -> None:
-    unfinished = begun(tmp_path)
-    new = UnfinishedTraining(unfinished.folder)
+    new = UnfinishedTraining(tmp_path / "out.unfinished")
+    new.folder.mkdir()
     with pytest.raises(EdgeswarmError, match="an unfinished training without a checkpoint") as caught:
         new.begin()
     assert caught.value.code is ErrorCode.OUTPUT_EXISTS
-    write(unfinished, manifest(4))
+    before = UnfinishedTraining(new.folder)
+    before.resume()
+    write(before, manifest(4))
+    before.close()
     with pytest.raises(EdgeswarmError, match="an unfinished training after round 4 of 20") as caught:
         new.check_absent()
     assert "--resume" in caught.value.remedy
     assert "move that folder away" in caught.value.remedy
-    (unfinished.folder / "manifest.json").write_bytes(b"\xff")
+    (new.folder / "manifest.json").write_bytes(b"\xff")
+    with pytest.raises(EdgeswarmError, match="that can't be read"):
+        new.check_absent()
+    shutil.rmtree(new.folder)
+    new.folder.touch()
     with pytest.raises(EdgeswarmError, match="that can't be read"):
         new.check_absent()
 
@@ -215,6 +223,14 @@ def test_it_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
     with pytest.raises(EdgeswarmError, match="Another `edgeswarm train` is at work") as caught:
         UnfinishedTraining(unfinished.folder).resume()
     assert caught.value.code is ErrorCode.CHECKPOINT
+    new = UnfinishedTraining(unfinished.folder)
+    for use in (new.check_absent, new.begin):
+        with pytest.raises(EdgeswarmError, match="Another `edgeswarm train` is at work") as caught:
+            use()
+        assert caught.value.code is ErrorCode.OUTPUT_EXISTS
+        for way in ("`edgeswarm status`", "`edgeswarm stop`", "--output"):
+            assert way in caught.value.remedy
+        assert "move" not in caught.value.remedy, "that would end the one that trains"
     again(unfinished).close()
 
 
@@ -247,6 +263,29 @@ def test_too_small_a_disk_is_told_with_what_is_missing(tmp_path: Path) -> None:
         check_room(tmp_path / "out.unfinished", free_bytes + 2**41)
     assert caught.value.code is ErrorCode.OUTPUT_FAILED
     assert not list(tmp_path.iterdir())
+    assert "choose another disk with --output" in caught.value.remedy
+
+
+def test_a_checkpoint_goes_on_where_the_remedy_of_too_small_a_disk_has_it_moved(tmp_path: Path) -> None:
+    unfinished = begun(tmp_path)
+    write(unfinished, manifest(4))
+    unfinished.close()
+    with pytest.raises(EdgeswarmError, match="more than is free") as caught:
+        check_room(unfinished.folder, shutil.disk_usage(tmp_path).free + 2**41)
+    assert f"move {unfinished.folder} to a disk with room" in caught.value.remedy
+    assert "--resume --output DISK/out." in caught.value.remedy
+    assert "choose another" not in caught.value.remedy
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    shutil.move(unfinished.folder, disk)
+    options = TrainOptions(job_path=tmp_path / "job.py", output=disk / "out", resume=True)
+    found = UnfinishedTraining(options.unfinished_folder)
+    found.resume()
+    assert found.manifest is not None
+    assert found.manifest.round == 4
+    assert [*found.rounds()] == rounds(0, 4)
+    assert found.layers_folder(4).is_dir()
+    found.close()
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:

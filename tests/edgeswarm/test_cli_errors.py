@@ -101,6 +101,12 @@ def test_usage_errors_are_json_with_json(tmp_path: Path) -> None:
     assert "what" in json.loads(result.stdout)["error"]["message"].lower()
 
 
+def test_an_option_that_there_is_not_is_told_as_json_with_json(tmp_path: Path) -> None:
+    result = CliRunner().invoke(group(tmp_path), ["fail", "busy", "--bogus", "--json"])
+    assert (result.exit_code, result.stderr) == (2, "")
+    assert "--bogus" in json.loads(result.stdout)["error"]["message"]
+
+
 def test_success_and_help_are_exit_code_0(tmp_path: Path) -> None:
     assert CliRunner().invoke(group(tmp_path), ["fail", "nothing"]).exit_code == 0
     assert CliRunner().invoke(group(tmp_path), ["--help"]).exit_code == 0

@@ -90,6 +90,21 @@ def test_the_workers_port_follows_the_agents(port: int, worker_port: int | None,
     assert AgentSettings(port=port, worker_port=worker_port).effective_worker_port == expected
 
 
+@pytest.mark.parametrize(
+    ("listen_address", "interfaces", "expected"),
+    [
+        ("0.0.0.0", (), ()),
+        ("::", ("eth0",), ("eth0",)),
+        ("192.168.1.5", (), ("192.168.1.5",)),
+        ("192.168.1.5", ("eth0",), ("eth0",)),
+    ],
+)
+def test_one_address_to_listen_on_is_the_one_to_announce_on(
+    listen_address: str, interfaces: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert AgentSettings(listen_address=listen_address, interfaces=interfaces).effective_interfaces == expected
+
+
 def test_flag_over_environment_over_file_over_default(file: Path) -> None:
     file.write_text("[agent]\nport = 1\nworker_port = 2\nthreads = 3\n[operator]\njoin_port = 5\n")
     environment = {"EDGESWARM_PORT": "10", "EDGESWARM_WORKER_PORT": "20", "EDGESWARM_JOIN_PORT": "50", "HOME": "/"}

@@ -18,6 +18,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.evaluation import export_evaluation
 from edgeswarm.model.export import export_model
 from edgeswarm.plan import Plan, Stage
+from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import unpack_layer
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_channel, secure_server
 from edgeswarm.wire.fetch import FETCH_LAYER, SamplePart, fetch_blob, serve_blob
@@ -115,6 +116,7 @@ class OneWorker:
         cluster = Cluster.create(folder)
         identity, folders = cluster.agent("nano-1")
         self.name = identity.node_id
+        self.other_agent = cluster.agent("nano-2", "0b0b0b")[0]
         self.desk = Desk(cluster)
         self.bundle = folder / "bundle"
         self.bundle.mkdir()
@@ -173,9 +175,9 @@ class OneWorker:
                 events.append(event)
         return events
 
-    def fetch_layers(self, round_number: int) -> dict[int, bytes]:
+    def fetch_layers(self, round_number: int, *, identity: Identity | None = None) -> dict[int, bytes]:
         address = f"127.0.0.1:{self.port}"
-        with secure_channel(address, identity=self.desk.operator, node_id=self.name) as channel:
+        with secure_channel(address, identity=identity or self.desk.operator, node_id=self.name) as channel:
             return {
                 layer: bytes(fetch_blob(channel, FETCH_LAYER, request, timeout_seconds=10))
                 for layer in range(len(self.desk.graph.layers))
@@ -245,6 +247,8 @@ def test_an_epoch_in_segments_with_evaluations_and_a_second_one_that_resumes_it(
     assert metrics_of(second[-2]) == pytest.approx(plain_evaluation(after_9), rel=1e-5)
     with pytest.raises(grpc.RpcError):  # its round is over
         one.fetch_layers(3)
+    with pytest.raises(grpc.RpcError, match="nano-2-0b0b0b is an agent, and only an operator may do this"):
+        one.fetch_layers(9, identity=one.other_agent)
 
     # Every sample came once, and was told of once; later epochs and evaluations had them here.
     assert one.desk.asked_of(data_pb2.SAMPLE_SET_TRAINING) == list(range(SAMPLES))

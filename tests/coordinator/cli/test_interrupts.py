@@ -12,7 +12,7 @@ import pytest
 from edgeswarm.errors import ExitCode
 
 PROGRAM = """
-import time
+import sys
 from edgeswarm_coordinator.cli.interrupts import cancelled_by_signals
 
 with cancelled_by_signals("cleaning up") as cancel:
@@ -20,7 +20,7 @@ with cancelled_by_signals("cleaning up") as cancel:
     cancel.wait(60)
     print("cancelled", flush=True)
     if {slow_clean_up}:
-        time.sleep(60)
+        sys.stdin.readline()
 print("done", flush=True)
 """
 
@@ -29,6 +29,7 @@ print("done", flush=True)
 def program(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(slow_clean_up=request.param)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -58,13 +59,32 @@ def test_the_first_signal_sets_the_event(number: signal.Signals, program: subpro
 
 
 @pytest.mark.parametrize("program", [True], indirect=True)
-def test_the_second_one_leaves_at_once(program: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_while_it_stops_leaves_at_once(first: signal.Signals, program: subprocess.Popen[str]) -> None:
     assert next_line(program) == "working"
-    program.send_signal(signal.SIGINT)
+    program.send_signal(first)
     assert next_line(program) == "cancelled"
     program.send_signal(signal.SIGINT)
     assert program.wait(timeout=30) == ExitCode.INTERRUPTED
     assert next_line(program) == ""
+
+
+@pytest.mark.parametrize("program", [True], indirect=True)
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGHUP])
+def test_who_asks_it_again_to_stop_lets_it_clean_up(
+    first: signal.Signals, again: signal.Signals, program: subprocess.Popen[str]
+) -> None:
+    """`edgeswarm stop` twice, or after Ctrl-C."""
+    assert next_line(program) == "working"
+    program.send_signal(first)
+    assert next_line(program) == "cancelled"
+    program.send_signal(again)
+    assert program.stdin is not None
+    program.stdin.write("\n")
+    program.stdin.flush()
+    assert next_line(program) == "done"
+    assert program.wait(timeout=30) == 0
 
 
 @pytest.mark.parametrize("program", [False], indirect=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeswarm_coordinator.cli.live_line import Pace, RunningSteps, clock_time
+from edgeswarm_coordinator.cli.live_line import Pace, RunningSteps, clock_time, readable_rate
 
 
 class Clock:
@@ -78,3 +78,11 @@ def test_what_the_workers_say_stands_behind_the_step(running: RunningSteps) -> N
 @pytest.mark.parametrize(("seconds", "text"), [(41.2, "0:41"), (101.0, "1:41"), (7205.0, "2:00:05")])
 def test_a_time_as_a_clock_shows_it(seconds: float, text: str) -> None:
     assert clock_time(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(1403.4, "1403"), (12.34, "12"), (9.876, "9.88"), (4.0, "4"), (0.4, "0.4"), (0.01234, "0.0123"), (0.0, "0")],
+)
+def test_a_small_rate_is_not_rounded_to_nothing(rate: float, text: str) -> None:
+    assert readable_rate(rate) == text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -9,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from edgeswarm.errors import ExitCode
+from edgeswarm_coordinator.cli import logs_command
+from edgeswarm_coordinator.processes import process_of
 
 from .conftest import Invoke
 from .runs import end_run, leave_run
@@ -35,7 +39,10 @@ def test_the_newest_one_is_meant_where_none_is_named(home: Path, invoke: Invoke)
     assert invoke("logs").stdout == "newer\n"
 
 
-def test_following_ends_with_the_training_and_misses_nothing(home: Path, invoke: Invoke) -> None:
+def test_following_ends_with_the_training_and_misses_nothing(
+    home: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs_command, "_LAST_WORDS_SECONDS", 0.1)  # the process, which is ours, lives on
     folder = leave_run(home, "digits-1", said="line 0\n")
 
     def train() -> None:
@@ -50,6 +57,18 @@ def test_following_ends_with_the_training_and_misses_nothing(home: Path, invoke:
     result = invoke("logs", "--follow", "--all")
     training.join()
     assert result.stdout.splitlines() == [f"line {number}" for number in range(20)]
+
+
+def test_following_waits_for_the_error_that_comes_after_the_end_in_the_record(
+    home: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs_command, "_LAST_WORDS_SECONDS", 60.0)
+    code = "import time; log = open(input(), 'a'); time.sleep(0.3); log.write('error: the disk is full\\n')"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True) as training:
+        folder = leave_run(home, "digits-1", process=process_of(training.pid), over=True, said="line 0\n")
+        assert training.stdin is not None
+        print(folder / "log.txt", file=training.stdin, flush=True)
+        assert invoke("logs", "--follow").stdout.splitlines() == ["line 0", "error: the disk is full"]
 
 
 def test_what_cannot_be_shown(home: Path, invoke: Invoke) -> None:

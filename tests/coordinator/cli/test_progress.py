@@ -73,8 +73,19 @@ class Clock:
         return self.now
 
 
-def text_console(*, terminal: bool = False) -> tuple[Console, io.StringIO]:
-    stream = io.StringIO()
+class TextStream(io.StringIO):
+    """Keeps what is written to it. terminal: what it says that it is."""
+
+    def __init__(self, *, terminal: bool = False) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def text_console(*, terminal: bool = False) -> tuple[Console, TextStream]:
+    stream = TextStream(terminal=terminal)
     return Console(
         file=stream, force_terminal=terminal, width=200, highlight=False, markup=False, color_system=None
     ), stream
@@ -84,6 +95,7 @@ def test_the_live_line_has_round_loss_speed_time_left_and_use_of_each_stage() ->
     assert round_line(round_done()) == "round 12/184 | loss 1.2500 | 800 samples/s | 1:41 left | stages 83 91 % busy"
     assert "left" not in round_line(round_done(seconds_left=None))
     assert "2:00:05 left" in round_line(round_done(seconds_left=7205.0))
+    assert "| 0.412 samples/s |" in round_line(round_done(samples_per_second=0.4123))
 
 
 def test_moved_shares_are_a_line_with_what_changed() -> None:
@@ -115,8 +127,20 @@ def test_on_a_terminal_the_line_is_alive() -> None:
     assert "round 12/184" in stream.getvalue()
 
 
+@pytest.mark.parametrize(("variable", "value", "terminal"), [("TERM", "dumb", True), ("FORCE_COLOR", "1", False)])
+def test_where_no_line_can_be_alive_there_are_plain_ones(
+    variable: str, value: str, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    stream = TextStream(terminal=terminal)
+    with Progress(Console(file=stream, width=200, highlight=False, markup=False)) as progress:
+        progress(StepStarted("train"))
+        progress(round_done())
+    assert stream.getvalue() == f"  {round_line(round_done())}\n"
+
+
 def test_a_narrow_terminal_gets_one_line_all_the_same() -> None:
-    stream = io.StringIO()
+    stream = TextStream(terminal=True)
     console = Console(file=stream, force_terminal=True, width=40, highlight=False, markup=False, color_system=None)
     with Progress(console) as progress:
         progress(round_done())
@@ -162,7 +186,7 @@ def test_every_kind_of_event_is_shown() -> None:
         "evaluation after epoch 3 | loss 0.5000 | accuracy 0.9700 | best so far",
         "layers of the best so far kept: 1.0 MiB in 500.0 ms",
         "checkpoint after round 184: 4.0 MiB in 250.0 ms",
-        "184 rounds in 17.0 s, last loss 0.0123",
+        "184 rounds in 17.0 s, last loss 0.0123; this command took 25.0 s",
         "stopped early",
         "best evaluation: epoch 3, loss 0.5000, accuracy 0.9700",
     ):
@@ -215,6 +239,10 @@ def test_the_first_epoch_and_the_later_ones_are_told_apart() -> None:
     assert epochs_line({"totals": totals}) == "first epoch 812 samples/s, later ones 1403 samples/s"
     assert epochs_line({"totals": {**totals, "later_epochs": {"samples": 0, "samples_per_second": 0.0}}}) is None
     assert epochs_line({"totals": {}}) is None
+    slow = {"samples": 5, "samples_per_second": 0.4123}
+    assert epochs_line({"totals": {"first_epoch": slow, "later_epochs": slow}}) == (
+        "first epoch 0.412 samples/s, later ones 0.412 samples/s"
+    )
 
 
 def test_a_plan_by_hand_is_shown_with_its_layers() -> None:

@@ -67,6 +67,8 @@ def test_beside_a_plan_nothing_is_planned(instance_file: Path, plan_file: Path, 
     )
     assert result.exit_code == ExitCode.USAGE
     assert "--micro-batch, --planner can't be given beside --plan: the plan is there" in result.stderr
+    other_devices = invoke("simulate", "job.py", "--plan", str(plan_file), "--device", "nano-1")
+    assert other_devices.exit_code == ExitCode.USAGE
 
 
 def test_a_person_sees_devices_memory_and_the_round_drawn(instance_file: Path, plan_file: Path, invoke: Invoke) -> None:

@@ -40,7 +40,10 @@ def test_rows_and_sentences() -> None:
     assert "to send on" not in explanation.stages[1]
     assert explanation.expectation[1] == "What limits the round: computing in stage 0 (a, b) for 100% of it."
     assert explanation.notes == ("d stays idle: too slow.",)
-    assert explanation.backups == "Planned backups, where nothing is kept yet: of stage 0 on its own replicas, of stage 1 (c) on a."
+    assert (
+        explanation.backups
+        == "Planned backups, where nothing is kept yet: of stage 0 on its own replicas, of stage 1 (c) on a."
+    )
     assert explanation.backups in explanation.text.splitlines()
 
 

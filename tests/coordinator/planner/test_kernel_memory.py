@@ -105,7 +105,9 @@ def test_no_planner_plans_beyond_memory(planner: str, rest: int) -> None:
     epoch one or two more.
     """
     instance = with_rest(with_kernels(make_instance(slower=(1.0, 3.0), mini_batch=10)), rest)
-    most = SearchProblem(instance).weight_bytes(0, 4) + 4 * 4 * 50 + (2 * 4 * KERNELS if rest else 0)  # four samples at once
+    most = (
+        SearchProblem(instance).weight_bytes(0, 4) + 4 * 4 * 50 + (2 * 4 * KERNELS if rest else 0)
+    )  # four samples at once
     tight = with_memory(instance, int(most))
     plan = make_plan(tight, planner)
     assert max(plan_memory_bytes(tight, plan).values()) <= most

@@ -29,6 +29,12 @@ def test_two_workers_of_one_device_each_need_only_their_halves_and_the_server() 
     assert found.round_seconds == pytest.approx(6.0)
 
 
+def test_an_epochs_smaller_last_round_is_no_matter_of_the_workers() -> None:
+    instance = make_instance([(1.0, 2.0)], devices=2, bandwidth=10.0, gradient_bytes=40)
+    found = simulate_hetpipe(instances.with_rest(instance, 3), [["a"], ["b"]], pipeline)
+    assert found == simulate_hetpipe(instance, [["a"], ["b"]], pipeline)
+
+
 def test_a_full_pipeline_has_no_bubble() -> None:
     """Two equal stages: 4 micro-batches of 3 s, where a round from an empty pipeline takes 15."""
     instance = make_instance([(1.0, 2.0)] * 2, devices=2)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -179,3 +181,27 @@ def test_an_authority_that_is_half_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(EdgeswarmError, match="cluster authority already") as caught:
         create_cluster(**folders)
     assert "move" in caught.value.remedy
+
+
+@pytest.mark.parametrize("file_name", ["authority.key", "authority.crt", "issued.json", "identity.pem"])
+def test_a_full_disk_is_told_and_init_can_be_run_again(
+    file_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of a process that died between two files, as a key is without its certificate."""
+    folders = {"authority_folder": tmp_path / "authority", "operator_folder": tmp_path / "operator"}
+    replace = os.replace
+
+    def full(source: str, target: Path) -> None:
+        if target.name == file_name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(EdgeswarmError, match=r"cluster can't be written to .*: No space left on device") as caught:
+            create_cluster(**folders)
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED
+    assert "edgeswarm init" in caught.value.remedy
+    authority, identity = create_cluster(**folders)
+    assert CertificateAuthority.load(tmp_path / "authority").fingerprint == authority.fingerprint
+    assert Identity.load(tmp_path / "operator", role=Role.OPERATOR) == identity

@@ -202,6 +202,29 @@ def test_a_taken_port_is_named(server: JoinServer, authority: CertificateAuthori
     assert caught.value.code is ErrorCode.PORT_IN_USE
 
 
+def test_an_address_that_is_none_is_named_by_both_ends(authority: CertificateAuthority, tmp_path: Path) -> None:
+    typo = "192.168.1..5"
+    with pytest.raises(EdgeswarmError, match=f"Can't listen on {typo}:7599: ") as caught:
+        JoinServer(authority, tmp_path / "server", host=typo)
+    assert caught.value.code is ErrorCode.CONFIG
+    with pytest.raises(EdgeswarmError, match=f"Nobody answers at {typo}:7599 ") as caught:
+        join(typo, 7599, token=Token("0" * 64, "0" * 32), identity_folder=tmp_path / "device", node_id=NODE)
+    assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
+
+
+def test_a_temporary_folder_that_is_full_is_no_fault_of_the_address(
+    authority: CertificateAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(join_module, "write_atomically", full)
+    with pytest.raises(EdgeswarmError, match="temporary folder: No space left on device") as caught:
+        JoinServer(authority, tmp_path / "server", host=HOST, port=0)
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED
+    assert "TMPDIR" in caught.value.remedy
+
+
 def test_malformed_requests_get_one_clear_status_each(server: JoinServer) -> None:
     secret, csr = new_token(server).secret, new_request(new_key(), NODE).decode()
     good = {"secret": secret, "node_id": NODE, "csr": csr}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,15 @@ def test_a_token_without_use_or_life_is_a_mistake(tmp_path: Path) -> None:
     for uses, lifetime_seconds in ((0, 1.0), (1, 0.0)):
         with pytest.raises(ValueError, match="at least one use"):
             TokenStore(tmp_path).create(FINGERPRINT, uses=uses, lifetime_seconds=lifetime_seconds)
+
+
+def test_one_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = TokenStore(tmp_path)
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(EdgeswarmError, match=r"token can't be written to .*tokens\.json: No space left") as caught:
+        store.create(FINGERPRINT)
+    assert caught.value.code is ErrorCode.OUTPUT_FAILED
+    assert "Free space" in caught.value.remedy
