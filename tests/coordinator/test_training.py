@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from edgeswarm.plan import Plan
+from edgeswarm_coordinator import training
 from edgeswarm_coordinator.evaluations import Evaluations
 from edgeswarm_coordinator.events import BestKept, CheckpointWritten, EvaluationDone, Event, RoundDone
 from edgeswarm_coordinator.progress import Progress
@@ -140,6 +142,25 @@ def test_a_resumed_one_counts_on(desk: Desk) -> None:
     document = json.loads((desk.unfinished.folder / "manifest.json").read_text())
     assert [evaluation["round"] for evaluation in document["evaluations"]] == [5, 10, 15]
     assert document["rounds_seconds"] == 7.5
+
+
+def test_one_slow_checkpoint_puts_off_no_other_for_hours(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the seconds of the last three; of two by the quicker one."""
+    now, taken = 0.0, iter((2.0, 600.0, 3.0, 4.0))
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now))
+    gather = desk.gather
+
+    def slowly(round_number: int, folder: Path, *, with_optimizer: bool) -> int:
+        nonlocal now
+        now += next(taken)
+        return gather(round_number, folder, with_optimizer=with_optimizer)
+
+    monkeypatch.setattr(desk, "gather", slowly)
+    made = desk.training(PlayedWorkers(), checkpoint_every=5)
+    paces = []
+    while made._segment_and_more():
+        paces.append(made._pace.checkpoint_seconds)
+    assert paces == [2.0, 2.0, 3.0]
 
 
 def test_when_a_training_is_over() -> None:
