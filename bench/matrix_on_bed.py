@@ -51,13 +51,15 @@ from edgeswarm_coordinator.events import (
 )
 from edgeswarm_coordinator.metrics import move_to_json, round_to_json
 from edgeswarm_coordinator.plan_by_hand import with_node_ids
+from edgeswarm_coordinator.segments import Segments
 
 # Of an epoch that is served: behind the first rounds and those whose samples were there before it began, and before the last
 # ones, whose samples came ahead of them.
 SERVED_ROUNDS = 6
-# Rounds after which a training looks at its devices' speeds. What counts begins behind the second look, or the first one where
-# rounds are long, or before either where that takes too long; and no look comes between what counts.
-LOOKS = (6, 12, 24, 48, 96)
+# After which of its first rounds a training looks at its devices' speeds. What counts begins behind the second look, or the first
+# one where rounds are long, or before either where that takes too long; and no look comes between what counts.
+_LONG = Segments(rounds=10**6, rounds_per_epoch=10**6, looks_from=0)
+LOOKS = tuple(number for number in range(1, 100) if _LONG.looks_at(number))
 SETTLING_LOOKS = LOOKS[:2]
 # Of a training that is long enough for other shares to pay.
 LONG_EPOCHS = 50

@@ -30,6 +30,7 @@ from edgeswarm.synced_files import sync_folder, write_synced
 from edgeswarm.wire.tensor_file import save_tensors
 
 from .metrics import METRICS_NAME
+from .options import unfinished_folder
 from .output_folder import check_output_is_free, way_to_another_disk
 
 _END = b"\n}\n"  # of a document of `_json`
@@ -79,10 +80,11 @@ def write_result(
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
+        way = way_to_another_disk(unfinished_folder(folder))
         raise EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
             f"The result can't be written to {folder}: {error.strerror or error}.",
-            f"Free space there, or {way_to_another_disk(folder) or 'choose another folder with --output'}.",
+            f"Free space there, or {way or 'choose another folder with --output'}.",
         ) from error
 
 

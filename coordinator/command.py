@@ -271,9 +271,8 @@ class Command:
     ) -> tuple[Plan, PlanningInstance]:
         """Measure what isn't cached, and plan. renews_workers: see `measured_instance`."""
         least = max(layer.least_batch for layer in prepared.layer_graph.layers)
-        sizes_to_try(
-            order.batch_size, options.micro_batch, least_batch=least
-        )  # it may raise: before minutes of measuring
+        # It may raise: before minutes of measuring.
+        sizes_to_try(order.batch_size, options.micro_batch, least_batch=least)
         instance = self.measured_instance(options, prepared, links, order=order, renews_workers=renews_workers)
         with self.progress.step(PLAN, options.planner):
             planning = self.supervision.spawn(partial(_planned, options, instance), name="plan")

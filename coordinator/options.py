@@ -6,6 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
+def unfinished_folder(result_folder: Path) -> Path:
+    """Where checkpoints are kept until the result is written: beside the result's own place."""
+    return result_folder.with_name(f"{result_folder.name}.unfinished")
+
+
 @dataclass(frozen=True)
 class DiscoveryOptions:
     """Where agents are looked for.
@@ -65,5 +70,4 @@ class TrainOptions:
 
     @property
     def unfinished_folder(self) -> Path:
-        """Where checkpoints are kept until the result is written: beside the result's own place."""
-        return self.result_folder.with_name(f"{self.result_folder.name}.unfinished")
+        return unfinished_folder(self.result_folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
 from .manifest import MANIFEST_NAME
+from .options import unfinished_folder
 
 
 def is_there(path: Path) -> bool:
@@ -48,7 +49,7 @@ def check_output_can_be_made(folder: Path) -> None:
     except OSError as error:
         no_folder = isinstance(error, NotADirectoryError)
         what = "is not a folder" if no_folder else f"can't be written to ({error.strerror or error})"
-        way = way_to_another_disk(folder)
+        way = way_to_another_disk(unfinished_folder(folder))
         remedy = "Choose another folder with --output."
         if way is not None:
             remedy = f"See that it can be written to and has room, or {way}."
@@ -59,12 +60,11 @@ def check_output_can_be_made(folder: Path) -> None:
         ) from error
 
 
-def way_to_another_disk(folder: Path) -> str | None:
-    """For a remedy: how a training whose result was to be this folder goes on elsewhere. None where it has no checkpoint.
+def way_to_another_disk(checkpoints: Path) -> str | None:
+    """For a remedy: how a training goes on elsewhere whose `unfinished_folder` this is. None where it has no checkpoint.
 
-    Its checkpoints are looked for beside the result alone; another --output would have none.
+    Checkpoints are looked for beside the result alone; another --output would have none.
     """
-    checkpoints = folder.with_name(f"{folder.name}.unfinished")
     if not os.path.isfile(checkpoints / MANIFEST_NAME):  # Path.is_file raises where nobody may look
         return None
-    return f"move {checkpoints} to a disk with room, and go on with --resume --output DISK/{folder.name}"
+    return f"move {checkpoints} to a disk with room, and go on with --resume --output DISK/{checkpoints.stem}"

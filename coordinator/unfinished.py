@@ -229,7 +229,7 @@ def check_room(folder: Path, needed_bytes: int) -> None:
     lying_there = (file for layers in _layer_folders(folder) for file in layers.glob("*"))
     free_bytes = shutil.disk_usage(there).free + sum(file.stat().st_size for file in lying_there)
     if free_bytes < needed_bytes:
-        elsewhere = way_to_another_disk(folder.with_suffix("")) or "choose another disk with --output"
+        elsewhere = way_to_another_disk(folder) or "choose another disk with --output"
         raise EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
             f"The disk of {there} has too little room: checkpoints and result of this job take up to "

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
 from unittest import mock
 
+from bench.measuring import one_thread
 from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
 
 _Parameters = ParamSpec("_Parameters")
@@ -24,7 +25,7 @@ def in_own_process(
     """
     context = multiprocessing.get_context("spawn")
     with (
-        mock.patch.dict(os.environ, {**ALLOCATOR_ENVIRONMENT, "OMP_NUM_THREADS": "1"}),
+        mock.patch.dict(os.environ, one_thread(ALLOCATOR_ENVIRONMENT)),
         ProcessPoolExecutor(1, mp_context=context) as pool,
     ):
         return pool.submit(function, *args, **options).result()
