@@ -103,10 +103,11 @@ class Alone:
         if told is None:
             raise RuntimeError(f"{self.device} can't train {self.model} in steps of several micro-batches")
         best_plain = max(plain, key=lambda size: plain[size]) if channels_last else told["micro_batch"]
+        slow = told["slowness"] or 1.0  # trials are told at the machine's best pace, and the rate as it was measured
         return {
             **told,
             "plain_micro_batch": best_plain,
-            "plain_samples_per_second": plain[best_plain] if channels_last else told["samples_per_second"],
+            "plain_samples_per_second": plain[best_plain] / slow if channels_last else told["samples_per_second"],
         }
 
     def _around(self, size: int, folder: Path, *, channels_last: bool) -> dict[int, float]:

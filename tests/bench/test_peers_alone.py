@@ -69,6 +69,17 @@ def test_where_few_are_tried_it_goes_on_from_the_largest_alike(
     assert [each["at_once"] for each in runs] == [32, 64, 32, 64, 128, 256, 128]
 
 
+def test_a_plain_rate_is_told_at_the_pace_at_which_the_rate_was_measured(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """The machine is slow by 1.05 all the time: trials are brought to its best pace."""
+    nano = device(monkeypatch, runs, lambda size, last: 20.0 if last else 10.0)
+    for module in (alone, settings):
+        monkeypatch.setattr(module, "slowness", lambda *_: 1.05)
+    told = nano.best(tmp_path)
+    assert (told["samples_per_second"], told["plain_samples_per_second"]) == pytest.approx((20.0, 10.0))
+
+
 def test_of_few_settings_the_best_says_the_rate(
     monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], tmp_path: Path
 ) -> None:
