@@ -9,11 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Generic, TypeVar
+
+import grpc
 
 _IMPORT_SECONDS = 60.0  # torch from a cold, slow disk
 _START_SECONDS = 5.0  # a thread, beside many others at work; one that hasn't started by then never will
+_CALL_SECONDS = 5.0  # for gRPC to end a call whose channel is closed
 _LOOK_SECONDS = 0.02
+_GRPC_FOLDER = str(Path(grpc.__file__).parent)
+
+_here = threading.local()  # .task: the one whose thread this is
 
 Result = TypeVar("Result")
 
@@ -35,10 +42,12 @@ class Task(Generic[Result]):
         self.error: BaseException | None = None
         self._function = function
         self._result: Result | None = None
+        self._cancels: list[Callable[[], object]] = []
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        _here.task = self
         try:
             self._result = self._function()
         except BaseException as error:  # whoever waits raises it in the main thread
@@ -66,11 +75,13 @@ class Task(Generic[Result]):
         """End the task at the next Python instruction that it runs; True when it has ended within `wait_seconds`.
 
         A thread within a long call of C code (a matrix product, a blocking read) sees it only when that call returns.
-        Two things are let finish first:
+        Three things are let finish first:
         - an import: a library's C++ that imports (torch's does) takes any exception there for the end of the process,
           and a library left half imported stays so for whoever needs it next;
         - the start of another thread: until it runs, CPython knows the new thread by the identifier of the one that makes
-          it, so that the new one might get the exception.
+          it, so that the new one might get the exception;
+        - gRPC: an exception amid its accounts of a call leaves a lock taken, so that closing the channel never ends, or a thread
+          of its own at a queue that ends with the channel, a crash. `cancelled_when_abandoned` ends a call from outside.
         What Python calls between two instructions (a weak reference's callback, `__del__`) swallows what is raised in it; the
         task gets it once more then.
         """
@@ -97,6 +108,8 @@ class Task(Generic[Result]):
         """Raise `Abandoned` in the thread, unless it is at something that must finish first: returns how many seconds that may
         take, 0 where nothing was in the way.
         """
+        for cancel in tuple(self._cancels):
+            cancel()
         identifier = self._thread.ident
         assert identifier is not None, "the thread was started when the task was made"
         interval = sys.getswitchinterval()
@@ -109,6 +122,22 @@ class Task(Generic[Result]):
                 return patience_seconds
             finally:
                 sys.setswitchinterval(interval)
+
+
+@contextmanager
+def cancelled_when_abandoned(cancel: Callable[[], object]) -> Iterator[None]:
+    """Around what waits for something outside: whoever abandons the task that this thread is calls `cancel` first, from another
+    thread, and perhaps several times. Does nothing where the thread is no task's.
+    """
+    task: Task[object] | None = getattr(_here, "task", None)
+    if task is None:
+        yield
+        return
+    task._cancels.append(cancel)
+    try:
+        yield
+    finally:
+        task._cancels.remove(cancel)
 
 
 @contextmanager
@@ -144,17 +173,20 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _must_finish(thread_identifier: int) -> float:
-    """The seconds that a thread may take for what it must finish: an `import` statement that it is inside of, however deep, or
-    the start of another thread; 0 where it is at neither.
+    """The seconds that a thread may take for what it must finish: an `import` statement that it is inside of, however deep, the
+    start of another thread, or gRPC's part in a call; 0 where it is at none of them.
 
     A job's own file isn't imported so, but executed.
     """
-    starts = False
+    patience_seconds = 0.0
     frame = sys._current_frames().get(thread_identifier)
     while frame is not None:
         code = frame.f_code
         if code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>":
             return _IMPORT_SECONDS
-        starts = starts or code is threading.Thread.start.__code__
+        if code is threading.Thread.start.__code__:
+            patience_seconds = max(patience_seconds, _START_SECONDS)
+        elif code.co_filename.startswith(_GRPC_FOLDER):
+            patience_seconds = max(patience_seconds, _CALL_SECONDS)
         frame = frame.f_back
-    return _START_SECONDS if starts else 0.0
+    return patience_seconds

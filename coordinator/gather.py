@@ -28,6 +28,7 @@ from edgeswarm.wire.channel import secure_channel
 from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
+from .background import cancelled_when_abandoned
 from .layer_files import LayerFiles
 
 LAYER_SECONDS = 3600.0  # for one layer; a slow link is no failure, a device that is gone is noticed elsewhere
@@ -85,7 +86,7 @@ def _fetch_stage(
     with_optimizer: bool,
 ) -> int:
     written = 0
-    with secure_channel(address, identity=identity, node_id=device) as channel:
+    with secure_channel(address, identity=identity, node_id=device) as channel, cancelled_when_abandoned(channel.close):
         for layer in layers:
             request = data_pb2.FetchLayerRequest(
                 job=job,

@@ -5,12 +5,18 @@ import importlib
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
+import grpc
 import pytest
 
-from edgeswarm_coordinator.background import Abandoned, Task
+from edgeswarm.security.authority import CertificateAuthority
+from edgeswarm.security.certificates import Role
+from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_channel, secure_server
+from edgeswarm_coordinator.background import Abandoned, Task, cancelled_when_abandoned
 
 
 def test_a_task_gives_what_its_function_returns_or_raises() -> None:
@@ -89,6 +95,47 @@ def test_a_task_that_starts_a_thread_ends_itself_and_not_that_thread() -> None:
     finally:
         threading.excepthook, sys.unraisablehook = hook, unraisable
     assert broken == []
+
+
+def test_what_grpc_does_is_let_finish_and_a_call_is_cancelled_from_outside(authority: CertificateAuthority) -> None:
+    """An exception amid gRPC's accounts of a call, and closing its channel never ends, or crashes."""
+
+    def count(_: bytes, __: grpc.ServicerContext) -> Iterator[bytes]:
+        while True:
+            yield b"chunk"
+
+    device = authority.issue(node_id="nano-1-000001", role=Role.AGENT)
+    operator = authority.issue(node_id="operator-here-00000f", role=Role.OPERATOR)
+    handlers = [raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(count)})]
+    server, port = secure_server(device, address="127.0.0.1:0", workers=2, handlers=handlers)
+    server.start()
+
+    def fetch(has_begun: threading.Event) -> None:
+        address = f"127.0.0.1:{port}"
+        with (
+            secure_channel(address, identity=operator, node_id=device.node_id) as channel,
+            cancelled_when_abandoned(channel.close),
+        ):
+            ask: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream("/edgeswarm.wire.v1.Layers/Fetch")
+            for _ in ask(b"", timeout=60):
+                has_begun.set()
+
+    try:
+        for _ in range(20):
+            begun = threading.Event()
+            task = Task(partial(fetch, begun), name="fetches")
+            assert begun.wait(10)
+            assert task.abandon(wait_seconds=10)
+            assert isinstance(task.error, (grpc.RpcError, Abandoned))
+    finally:
+        server.stop(None).wait()
+
+
+def test_outside_of_a_task_nothing_is_cancelled() -> None:
+    cancelled: list[bool] = []
+    with cancelled_when_abandoned(lambda: cancelled.append(True)):
+        pass
+    assert cancelled == []
 
 
 @pytest.mark.parametrize("collects", [True, False])
