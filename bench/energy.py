@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _POWERCAP = Path("/sys/class/powercap")
+_PACKAGE = "package-"
 _MICRO = 1e-6
 
 
@@ -22,12 +23,15 @@ class Counter:
 
 
 def read_counters(folder: Path = _POWERCAP) -> dict[str, Counter]:
-    """By package; none where there is no sensor, or where only root may read it."""
+    """By package; none where there is no sensor, or where only root may read it.
+
+    Of a package's parts none, and not `psys`, the whole board, in which the packages are once more.
+    """
     found = {}
     for package in sorted(folder.glob("*-rapl:*")):
-        if package.name.count(":") > 1:
-            continue  # a part of a package
         try:
+            if not (package / "name").read_text().startswith(_PACKAGE):
+                continue
             numbers = [int((package / name).read_text()) for name in ("energy_uj", "max_energy_range_uj")]
         except (OSError, ValueError):
             continue

@@ -70,21 +70,22 @@ class Estimate:
         found = [ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs]
         return Spread.of(found) if found else None
 
-    def must_exceed(self, ratio: Spread) -> float:
-        """How far from 1 a ratio may be that still says nothing: the noise, or by how much one of its repeats is off.
-        Infinite where nobody knows the noise.
+    def must_exceed(self, ratio: Spread, otherwise: Spread | None = None) -> float:
+        """How far from 1 a ratio may be that still says nothing: the noise, by how much one of its repeats is off, or by how much
+        the same ratio is otherwise, by another estimate. Infinite where nobody knows the noise.
         """
         noise = math.inf if self.noise is None else self.noise
-        return max(noise, repeats_apart(ratio))
+        other = 0.0 if otherwise is None else apart(ratio.median / otherwise.median)
+        return max(noise, repeats_apart(ratio), other)
 
-    def is_equal(self, ratio: Spread) -> bool:
-        return apart(ratio.median) <= self.must_exceed(ratio)
+    def is_equal(self, ratio: Spread, otherwise: Spread | None = None) -> bool:
+        return apart(ratio.median) <= self.must_exceed(ratio, otherwise)
 
-    def shown(self, ratio: Spread | None) -> str:
+    def shown(self, ratio: Spread | None, otherwise: Spread | None = None) -> str:
         """`1.31 (1.25 to 1.40)`, or `equal (1.02, 0.97 to 1.05)`; nothing for None."""
         if ratio is None:
             return ""
-        if not self.is_equal(ratio):
+        if not self.is_equal(ratio, otherwise):
             return ratio.shown()
         repeats = f", {ratio.least:.2f} to {ratio.most:.2f}" if ratio.count > 1 else ""
         return f"equal ({ratio.median:.2f}{repeats})"

@@ -11,14 +11,21 @@ from typing import NoReturn
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
 
 def terminate_as_ctrl_c_does() -> None:
-    """From now on SIGTERM, too, lets this process clean up; once, so that a second one doesn't stop it at that."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    """From now on SIGTERM, and a terminal that is closed, let this process clean up, too; once, so that a second one doesn't stop
+    it at that. Who started it with nohup has said that terminals don't matter.
+    """
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -63,7 +63,7 @@ def main() -> int:
         if given.small:
             CellMeasurement(Cell.parse(SMALL_CELL), given.folder, effort=SMALL).run()
     documents = [json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))]
-    documents = [document for document in documents if "peers" in document]
+    documents = [document for document in documents if {"peers", "plans"} <= set(document)]
     cells_read = [read_cell(document) for document in documents]
     used = [resources for document in documents if (resources := read_resources(document)) is not None]
     near = [nearness for document in documents if (nearness := read_nearness(document)) is not None]

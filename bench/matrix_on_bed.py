@@ -88,6 +88,22 @@ class Effort:
     in_full: bool = True
 
 
+def counted_rounds(warm_up: int, rounds: int, *, settled: int) -> tuple[int, int]:
+    """(the first round that counts, how many do): behind the warm-up, and behind the look that settles shares and the rounds in
+    which moved ones warm up; up to the next look, or behind that one where fewer than LEAST_ROUNDS would be left.
+
+    warm_up, rounds: as wanted. settled: the look after so many rounds; 0 where none is waited for, and what counts is all before
+    the first one, as far as it goes.
+    """
+    if not settled:
+        return warm_up, rounds
+    first = max(warm_up, settled + WARM_UP_ROUNDS)
+    look = next((look for look in LOOKS if first < look < first + rounds), None)
+    if look is None:
+        return first, rounds
+    return (first, look - first) if look - first >= LEAST_ROUNDS else (look + WARM_UP_ROUNDS, rounds)
+
+
 class OnBed:
     """The devices of one bed, for one cell."""
 
@@ -133,9 +149,8 @@ class OnBed:
         short_enough = [
             look for look in SETTLING_LOOKS if look * plan.predicted.round_seconds <= effort.settling_seconds
         ]
-        first = self._warm_up_rounds(plan.predicted.round_seconds) + max(short_enough, default=0)
-        if short_enough:
-            first = next((look for look in LOOKS if first < look < first + rounds), first)
+        warm_up = self._warm_up_rounds(plan.predicted.round_seconds)
+        first, rounds = counted_rounds(warm_up, rounds, settled=max(short_enough, default=0))
         done: list[RoundDone] = []
         ends: list[float] = []
         moves: list[SharesMoved] = []
@@ -289,7 +304,8 @@ class OnBed:
 
     def tuned_peers(self, speeds: dict[str, dict[str, Any]]) -> dict[str, PeerSettings]:
         by_device = {name: speeds[f"{cores:g}"] for name, cores in self._cores.items()}
-        rates = {name: speed["samples_per_second"] for name, speed in by_device.items()}
+        # One pace for all: a device that was measured in a slow moment would get too small a part.
+        rates = {name: speed.get("at_best_pace", speed["samples_per_second"]) for name, speed in by_device.items()}
         best = max(rates, key=lambda name: rates[name])
         tuner = PeerTuner(
             self._bed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +29,9 @@ def _section(table: Report) -> str:
 
 
 def plot_rates(cells: Sequence[CellResult], path: Path) -> None:
-    """Samples per second of edgeswarm and of each peer, as parts of the ideal: a group of bars for each cell."""
+    """Samples per second of edgeswarm and of each peer as measured, as parts of the ideal: a group of bars for each cell, the
+    median with the least and the most of the repeats.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -38,9 +41,22 @@ def plot_rates(cells: Sequence[CellResult], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(3 + _WIDTH_INCHES * len(cells), _HEIGHT_INCHES), layout="constrained")
     width = 0.8 / len(methods)
     for place, method in enumerate(methods):
-        parts = [(cell.rate(method) or 0.0) / cell.ideal for cell in cells]
+        found = [[rate / cell.ideal for rate in cell.measured.own(method).values()] or [0.0] for cell in cells]
+        parts = [statistics.median(each) for each in found]
+        spread = [
+            [part - min(each) for part, each in zip(parts, found, strict=True)],
+            [max(each) - part for part, each in zip(parts, found, strict=True)],
+        ]
         positions = [index + (place - (len(methods) - 1) / 2) * width for index in range(len(cells))]
-        axes.bar(positions, parts, width=width, label=method, color=_COLOURS[place % len(_COLOURS)])
+        axes.bar(
+            positions,
+            parts,
+            width=width,
+            yerr=spread,
+            label=method,
+            color=_COLOURS[place % len(_COLOURS)],
+            ecolor="0.3",
+        )
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.set_xticks(range(len(cells)), [cell.cell for cell in cells])
     axes.set_ylabel("of what the devices do alone, in all")

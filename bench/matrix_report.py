@@ -5,7 +5,8 @@ A method's rate in a repeat is that of its median round. What ratios of them say
 A machine that is shared changes its pace between two runs, which the testbed writes down. So there are two estimates of each
 ratio: of rates at one pace (each round's seconds by the machine's slowness in it), and of those as measured. The first one counts
 in every cell all of whose runs tell their slowness. That is a rule, and nobody looks for it at what is compared. The other one
-stands beside it.
+stands beside it, and a ratio must exceed the difference of the two: seconds in which a round waits for a link don't follow the
+machine's pace, so that the first is too kind to what waited in slow moments.
 """
 
 from __future__ import annotations
@@ -17,12 +18,42 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.estimate import OURS, RUN_AGAIN, Estimate
-from bench.measuring import Report
+from bench.measuring import Report, Spread
 from bench.origin import remark, remarks
 from bench.testbed.speed import at_best_pace, beside_the_best
 
 SERVED = "edgeswarm, first epoch served"
 AT_ONE_PACE, AS_MEASURED = "at one pace", "as measured"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A ratio of ours, the same by the estimate that doesn't count, where that is of all runs, too, and the one that does."""
+
+    ratio: Spread
+    otherwise: Spread | None
+    counting: Estimate
+
+    @property
+    def must_exceed(self) -> float:
+        return self.counting.must_exceed(self.ratio, self.otherwise)
+
+    @property
+    def is_equal(self) -> bool:
+        return self.counting.is_equal(self.ratio, self.otherwise)
+
+    @property
+    def shown(self) -> str:
+        return self.counting.shown(self.ratio, self.otherwise)
+
+    def to_json(self) -> dict[str, Any]:
+        """must_exceed: null where nobody knows the noise."""
+        return {
+            **self.ratio.to_json(),
+            "must_exceed": self.must_exceed if math.isfinite(self.must_exceed) else None,
+            "is_equal": self.is_equal,
+            "otherwise": None if self.otherwise is None else self.otherwise.to_json(),
+        }
 
 
 @dataclass(frozen=True)
@@ -72,6 +103,15 @@ class CellResult:
     def of_ideal_beside(self, rate: float) -> str:
         """`0.97`; nothing where it isn't known."""
         return "" if self.ideal_beside is None else f"{rate / self.ideal_beside:.2f}"
+
+    def speed_up(self, other: str, *, of: str = OURS) -> Compared | None:
+        """Our method by another one, by the estimate that counts; None where they have no repeat in common."""
+        ratio = self.counting.speed_up(other, of=of)
+        if ratio is None:
+            return None
+        # Where not all runs tell their slowness the other estimate is of some of them.
+        otherwise = self.other.speed_up(other, of=of) if self.is_at_one_pace else None
+        return Compared(ratio, otherwise, self.counting)
 
     @property
     def best_peer(self) -> str | None:
@@ -137,10 +177,10 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
             "Samples per second of the median round, and edgeswarm's by each peer's: medians over interleaved repeats (least to "
             "most); edgeswarm's in a repeat is the geometric mean of its two runs. Ideal: the sum of what the devices do alone; "
             "at once: each measured while the others compute, since devices on one machine take of each other's caches. Noise: "
-            "the same setting against itself, in the worst repeat. `equal`: the median is no further from 1 than that noise, or "
-            "than one of the ratio's own repeats is from the median. By: ratios are of rates at one pace, each round's seconds "
-            "by the machine's slowness in it, in every cell whose runs all tell it, whatever comes out; else as measured. "
-            "Otherwise: the best peer by the other one, and the noise of that."
+            "the same setting against itself, in the worst repeat. `equal`: the median is no further from 1 than that noise, "
+            "than one of the ratio's own repeats is from the median, or than the ratio is otherwise. By: ratios are of rates at "
+            "one pace, each round's seconds by the machine's slowness in it, in every cell whose runs all tell it, whatever "
+            "comes out; else as measured. Otherwise: the best peer by the other one, and the noise of that."
         ),
         columns=(
             *("cell", "samples/s", "of the ideal", "of the ideal at once", "noise", "worst round"),
@@ -158,16 +198,15 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
         if SERVED in cell.measured.rates:
             report.rows.append(_beside_peers(cell, SERVED, peers))
         best = cell.best_peer
-        if best is not None and (ratio := cell.counting.speed_up(best)) is not None:
-            noise = cell.counting.must_exceed(ratio)
-            is_faster = ratio.median > 1 and not cell.counting.is_equal(ratio)
+        if best is not None and (compared := cell.speed_up(best)) is not None:
+            noise = compared.must_exceed
+            is_faster = compared.ratio.median > 1 and not compared.is_equal
             beside = "no noise is known" if math.isinf(noise) else f"beside a noise of {noise:.0%}"
-            report.expect(f"{cell.cell}: {ratio.shown()} times {best}, {beside}", is_faster)
+            report.expect(f"{cell.cell}: {compared.ratio.shown()} times {best}, {beside}", is_faster)
         for method, problem in cell.problems.items():
             if method.startswith(OURS):
                 report.expect(f"{cell.cell}: {method} runs ({problem})", False)
-        noise_of_itself = cell.counting.noise
-        report.data[cell.cell] = {"samples_per_second": ours, "of_ideal": ours / cell.ideal, "noise": noise_of_itself}
+        report.data[cell.cell] = _in_numbers(cell)
     report.remarks += remarks({cell.cell: cell.remark for cell in cells})
     report.remarks += [
         f"{cell.cell}: {method} failed in {times} of its runs ({cell.problems[method]})"
@@ -178,20 +217,34 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
     return report
 
 
+def _in_numbers(cell: CellResult) -> dict[str, Any]:
+    methods = [method for method in (OURS, SERVED, *cell.peers, *cell.plans) if method in cell.measured.rates]
+    return {
+        "estimate": AT_ONE_PACE if cell.is_at_one_pace else AS_MEASURED,
+        "noise": cell.counting.noise,
+        "ideal": cell.ideal,
+        "samples_per_second": {method: cell.rate(method) for method in methods},
+        "of_ideal": {method: rate / cell.ideal for method in methods if (rate := cell.rate(method)) is not None},
+        "worst_round_by_median": cell.worst_rounds,
+        "times": {
+            method: compared.to_json()
+            for method in methods
+            if method not in (OURS, SERVED) and (compared := cell.speed_up(method)) is not None
+        },
+    }
+
+
 def _beside_peers(cell: CellResult, method: str, peers: Sequence[str]) -> tuple[str, ...]:
     """A row for one of our own methods. Peers that failed say why."""
     rate = cell.rate(method)
     assert rate is not None
-    ratios = {peer: cell.counting.speed_up(peer, of=method) for peer in peers}
+    ratios = {peer: cell.speed_up(peer, of=method) for peer in peers}
     otherwise = None if cell.best_peer is None else cell.other.speed_up(cell.best_peer, of=method)
     return (
         cell.cell if method == OURS else method.replace(OURS, cell.cell),
         *(f"{rate:.1f}", f"{rate / cell.ideal:.2f}", cell.of_ideal_beside(rate)),
         *(cell.counting.shown_noise, f"{cell.worst_rounds[method]:.2f}"),
-        *(
-            cell.problems.get(peer, "") if found is None else cell.counting.shown(found)
-            for peer, found in ratios.items()
-        ),
+        *(cell.problems.get(peer, "") if found is None else found.shown for peer, found in ratios.items()),
         AT_ONE_PACE if cell.is_at_one_pace else AS_MEASURED,
         ""
         if otherwise is None
@@ -217,19 +270,21 @@ def plans_table(cells: Sequence[CellResult]) -> Report:
         shown = []
         for planner in planners:
             trained = cell.same_plan_as.get(planner, planner)
-            ratio = cell.counting.speed_up(trained)
+            compared = cell.speed_up(trained)
             what = f"{cell.cell}: not slower than {planner}'s plan"
             if trained == OURS:
                 shown.append("same")
                 medians.setdefault(planner, []).append(1.0)
                 report.expect(f"{what}, which is the same", True)
-            elif ratio is None:
+            elif compared is None:
                 shown.append(cell.problems.get(trained, ""))
             else:
-                shown.append(cell.counting.shown(ratio))
-                medians.setdefault(planner, []).append(ratio.median)
-                is_equal = cell.counting.is_equal(ratio)
-                report.expect(f"{what}{', within the noise' if is_equal else ''}", is_equal or ratio.median > 1)
+                shown.append(compared.shown)
+                medians.setdefault(planner, []).append(compared.ratio.median)
+                is_equal = compared.is_equal
+                report.expect(
+                    f"{what}{', within the noise' if is_equal else ''}", is_equal or compared.ratio.median > 1
+                )
         report.rows.append((cell.cell, cell.counting.shown_noise, *shown))
     means = {planner: math.exp(statistics.fmean(map(math.log, found))) for planner, found in medians.items()}
     report.rows.append(("geometric mean", "", *(f"{means[name]:.2f}" if name in means else "" for name in planners)))

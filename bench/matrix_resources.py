@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bench.estimate import OURS, RUN_AGAIN
@@ -149,7 +149,9 @@ def resources_table(found: Sequence[Resources]) -> Report:
             "milliseconds a sample over all devices. CPU: milliseconds a sample over all devices. Memory: the largest peak, and "
             "how the prediction, for the largest share that each device had in a run, stood to its peak there. In brackets the "
             "peers' bytes, which are all that left their devices, headers among them, CPU and peaks; nothing where that was not "
-            "told. Joules: of the whole machine, a sample, where it has a sensor."
+            "told; edgeswarm's own are those of the workers, without their agents and without the headers of TLS and TCP. "
+            "Joules: of the whole machine, a sample, where it has a sensor; emulated devices keep its processors busy while they "
+            "wait, so that it says little more than the seconds."
         ),
         columns=(
             *("cell", "predicted", "measured", "error", "MB sent", "beside the plan", "outside of the model"),
@@ -180,7 +182,7 @@ def resources_table(found: Sequence[Resources]) -> Report:
             report.expect(
                 f"{cell.cell}: {part:.1%} of a {OUTSIDE_CLASS}'s CPU outside of the model", part <= MOST_OUTSIDE
             )
-        report.data[cell.cell] = {"error": error, "bytes_off": cell.bytes_off, "outside": dict(cell.outside)}
+        report.data[cell.cell] = {**asdict(cell), "error": error, "bytes_off": cell.bytes_off}
     return report
 
 

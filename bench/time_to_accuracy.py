@@ -196,6 +196,9 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
                 *(*head, f"{trained.shown(1)}{not_all}", whole.shown(1), epochs.shown(0)),
                 *(Spread.of(first).shown(), Spread.of(later).shown() if later else ""),
             ))  # fmt: skip
+        own_never = all(OURS not in of_methods for of_methods in taken.values())
+        if own_never and any(told["method"] == OURS for told in document["runs"]):
+            table.expect(f"{document['task']}: edgeswarm reaches it", False)
         for what, of_methods in taken.items():
             if OURS in of_methods and len(of_methods) > 1:
                 table.expect(*_beside_the_best(f"{document['task']}, {what}", of_methods))

@@ -27,6 +27,7 @@ from bench.testbed.speed import at_best_pace, slowness
 
 TRIAL_PART = 4  # of the mini-batch, where its size doesn't matter
 TRIAL_ROUNDS = 2
+HOPELESS = 1.25  # a pipeline of fewer stages that takes so much longer than the best: of still fewer none is tried
 _LIMIT_SECONDS = 600.0
 _BLOCK_REPEATS = 7
 
@@ -167,7 +168,7 @@ class PeerTuner:
         """Stages balanced by speed, for each number of micro-batches that is tried; 1F1B needs as many as stages.
 
         Beyond those of its trials half or twice as many, while the best is the least or the most of all; and of the best number
-        fewer stages, while that is faster: their bubble is smaller than what balances best has.
+        fewer and fewer stages, until that is much slower: their bubble is smaller than what balances best has.
         """
         found: dict[int, PeerSettings] = {}
         tried: dict[int, float] = {}
@@ -187,11 +188,15 @@ class PeerTuner:
             ]
         quickest = best_of(tried)
         chosen, seconds = found[quickest], tried[quickest]
-        while self._trials.further and len(chosen.devices) > 2:
-            fewer = self._balanced(chosen.micro_batch, bytes_per_second, most_stages=len(chosen.devices) - 1)
-            if (of_fewer := self._seconds(fewer, self._mini_batch)) >= seconds:
+        stages = len(chosen.devices)
+        while self._trials.further and stages > 2:
+            fewer = self._balanced(chosen.micro_batch, bytes_per_second, most_stages=stages - 1)
+            stages = len(fewer.devices)
+            of_fewer = self._seconds(fewer, self._mini_batch)
+            if of_fewer < seconds:
+                chosen, seconds = fewer, of_fewer
+            elif of_fewer > HOPELESS * seconds:
                 break
-            chosen, seconds = fewer, of_fewer
         return chosen
 
     def _balanced(self, micro_batch: int, bytes_per_second: float, *, most_stages: int) -> PeerSettings:

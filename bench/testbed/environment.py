@@ -3,7 +3,7 @@
     mbps = 100                                          links, where a class says nothing else
 
     [classes]
-    nano = { cores = 0.12, memory_mib = 1024 }          shares of one core of this machine
+    nano = { cores = 0.12, memory_mib = 1024 }          its share of one core of this machine, 1 at most
     laptop = { cores = 0.8, memory_mib = 4096, mbps = 300 }
 
     [devices]
@@ -82,6 +82,11 @@ def _devices(document: dict[str, Any], mbps: float | None) -> list[EmulatedDevic
         rate = mbps or spec.get("mbps") or document["mbps"]
         if not (spec["cores"] > 0 and spec["memory_mib"] > 0 and rate > 0):
             raise ValueError(f"the class {kind} has a number that is not above 0")
+        if spec["cores"] > 1:
+            raise ValueError(
+                f"the class {kind} has more than one core, and an emulated device computes with one thread: "
+                "divide the cores of all classes by the same number"
+            )
         for number in range(1, count + 1):
             name = f"{kind}-{number}"
             if len(name) > MOST_NAME_CHARACTERS:

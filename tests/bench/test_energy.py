@@ -9,16 +9,18 @@ import pytest
 from bench.energy import Counter, joules_between, read_counters
 
 
-def write_package(folder: Path, name: str, microjoules: str, largest: int = 1000) -> None:
+def write_package(folder: Path, name: str, microjoules: str, largest: int = 1000, *, of: str = "package-0") -> None:
     (folder / name).mkdir()
+    (folder / name / "name").write_text(f"{of}\n")
     (folder / name / "energy_uj").write_text(f"{microjoules}\n")
     (folder / name / "max_energy_range_uj").write_text(f"{largest}\n")
 
 
-def test_packages_are_read_and_their_parts_are_not(tmp_path: Path) -> None:
+def test_packages_are_read_and_neither_their_parts_nor_the_whole_board(tmp_path: Path) -> None:
     write_package(tmp_path, "intel-rapl:0", "700")
-    write_package(tmp_path, "intel-rapl:0:0", "300")
-    write_package(tmp_path, "intel-rapl:1", "nothing")
+    write_package(tmp_path, "intel-rapl:0:0", "300", of="core")
+    write_package(tmp_path, "intel-rapl:1", "nothing", of="package-1")
+    write_package(tmp_path, "intel-rapl:2", "900", of="psys")
     (tmp_path / "intel-rapl").mkdir()
     assert read_counters(tmp_path) == {"intel-rapl:0": Counter(700, 1000)}
 

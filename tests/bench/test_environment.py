@@ -51,6 +51,7 @@ def test_one_of_ones_own(tmp_path: Path) -> None:
         ("mbps = 50", "", "mbps"),
         ("box = 2", "fridge = 2", "fridge"),
         ("cores = 0.5,", "cores = 0,", "not above 0"),
+        ("cores = 0.5,", "cores = 2,", "divide the cores of all classes"),
         ("box = 2\nlaptop = 1", "", "0 devices"),
         ("laptop", "grandmothers_laptop", "longer than"),
     ],

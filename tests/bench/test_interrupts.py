@@ -54,7 +54,7 @@ def test_a_training_that_fails_does_not() -> None:
     assert caught.value.code is ErrorCode.NO_PLAN_FITS
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_measurement_that_is_told_to_end_cleans_up(number: signal.Signals) -> None:
     words = [sys.executable, "-c", MEASURES]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

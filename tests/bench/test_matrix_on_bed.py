@@ -9,7 +9,7 @@ import pytest
 
 from bench import matrix_on_bed
 from bench.cell import Cell
-from bench.matrix_on_bed import Effort, OnBed
+from bench.matrix_on_bed import LOOKS, SETTLING_LOOKS, Effort, OnBed, counted_rounds
 from bench.peers import settings
 from bench.peers.launch import PeerRun
 from bench.peers.settings import PeerSettings
@@ -29,3 +29,23 @@ def test_what_a_peer_used_in_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "nx-1": {"own_peak_bytes": 5, "cpu_seconds": 1.5, "sent_bytes": 4.0},
         "nano-1": {"own_peak_bytes": 6, "cpu_seconds": 0.5, "sent_bytes": 5.0},
     }
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "rounds", "settled", "wanted"),
+    [
+        (6, 10, 0, (6, 10)),  # no look is waited for
+        (6, 10, 12, (14, 10)),  # up to the next look
+        (2, 5, 6, (8, 4)),  # fewer than wanted before it
+        (9, 10, 6, (9, 3)),
+        (10, 10, 6, (14, 10)),  # too few: behind it
+        (6, 20, 12, (14, 10)),
+        (22, 10, 12, (26, 10)),
+    ],
+)
+def test_no_look_comes_between_the_rounds_that_count(
+    warm_up: int, rounds: int, settled: int, wanted: tuple[int, int]
+) -> None:
+    assert LOOKS[:3] == (6, 12, 24)
+    assert settled in (0, *SETTLING_LOOKS)
+    assert counted_rounds(warm_up, rounds, settled=settled) == wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,32 @@ def test_cells_of_unlike_runs_are_remarked() -> None:
     assert peers_table([read_cell(told)]).remarks == []
     told["runs"][-1]["torch"] = "2.14"
     assert peers_table([read_cell(told)]).remarks == ["C-100-x: runs differ in torch: 2.13, 2.14"]
+
+
+def test_a_ratio_must_exceed_what_the_machines_pace_makes_of_it() -> None:
+    told = slowed(against((2.4, 2.4, 2.4)), by={"DDP": 1.5})  # 1.2 as measured, 0.96 at one pace
+    cell = read_cell(told)
+    compared = cell.speed_up("DDP")
+    assert compared is not None
+    assert compared.ratio.median == pytest.approx(0.96)
+    assert compared.must_exceed == pytest.approx(0.25)
+    assert compared.shown == "equal (0.96, 0.96 to 0.96)"
+    for each in told["runs"][:1]:
+        del each["slowness"]
+    measured = read_cell(told).speed_up("DDP")
+    assert measured is not None
+    assert measured.ratio.median == pytest.approx(1.2)
+    assert measured.otherwise is None
+
+
+def test_what_is_compared_is_told_in_numbers_too() -> None:
+    told = peers_table([read_cell(document())]).data["C-100-x"]
+    assert told["samples_per_second"]["DDP"] == pytest.approx(100 / 4.4)
+    assert told["of_ideal"]["edgeswarm"] == pytest.approx(told["samples_per_second"]["edgeswarm"] / 100)
+    assert told["times"]["DDP"]["median"] == pytest.approx(2.0, rel=0.1)
+    assert (told["times"]["DDP"]["is_equal"], told["times"]["single"]["is_equal"]) == (False, True)
+    assert "1F1B" not in told["times"]
+    assert json.dumps(told)
 
 
 def test_plans_of_other_planners() -> None:

@@ -105,9 +105,11 @@ def test_more_and_fewer_micro_batches_are_tried_while_the_best_is_at_an_end(
     assert (found.channels_last, len(found.devices), found.micro_batch) == (True, 2, 100 // best)
 
 
-@pytest.mark.parametrize(("quickest", "tried"), [(3, [4, 3, 2]), (2, [4, 3, 2]), (4, [4, 3])])
-def test_fewer_stages_are_tried_while_that_is_faster(
-    monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner, quickest: int, tried: list[int]
+@pytest.mark.parametrize(
+    ("quickest", "slower", "tried"), [(3, 1.0, [4, 3, 2]), (2, 1.0, [4, 3, 2]), (4, 1.0, [4, 3]), (4, 0.1, [4, 3, 2])]
+)
+def test_fewer_stages_are_tried_until_that_is_much_slower(
+    monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner, quickest: int, slower: float, tried: list[int]
 ) -> None:
     """By balance alone it would be as many stages as there are devices, or micro-batches."""
     tuner._rates = dict.fromkeys(("a", "b", "c", "d"), 1.0)
@@ -118,7 +120,7 @@ def test_fewer_stages_are_tried_while_that_is_faster(
         if words[words.index("--micro-batch") + 1] != "4":
             return ran(100.0)
         stages.append(len(devices))
-        return ran(1.0 + abs(len(devices) - quickest))
+        return ran(1.0 + slower * abs(len(devices) - quickest))
 
     monkeypatch.setattr(settings, "costs_of_blocks", lambda *_, **__: ([1.0] * 12, [0] * 12))
     monkeypatch.setattr(settings, "run_peer", timed)
