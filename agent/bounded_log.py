@@ -28,7 +28,7 @@ class BoundedLog:
         self._thread: threading.Thread | None = None
         # Opened here, so that a folder that can't be written is an error where somebody hears it.
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # a job may print what is nobody else's business
             self._file: BinaryIO | None = path.open("ab", buffering=0)
         except OSError as error:
             raise EdgeswarmError(

@@ -50,7 +50,7 @@ class BundleStore:
             )
         temporary = self._folder / f".{sha256}.{os.getpid()}.{next(self._numbers)}"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it is the user's alone
             with temporary.open("wb") as file:
                 size = self._copy(sha256, parts, file.write)
                 file.flush()
@@ -77,7 +77,8 @@ class BundleStore:
                 "Start the job again: the bundle is sent again then.",
             )
         archive, target = self._archive(sha256), self._folder / sha256
-        os.utime(archive)
+        with contextlib.suppress(OSError):  # of a disk that can only be read, since it broke say
+            os.utime(archive)
         try:
             unpack_bundle(archive, target, sha256=sha256)
         except OSError as error:

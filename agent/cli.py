@@ -181,7 +181,7 @@ def join(host: str, token: str, name: str | None, as_json: bool) -> None:
     joined_before = (folders.agent_dir / IDENTITY_FILE).exists()
     if name and not joined_before:
         # An attempt that failed, or `run`, has chosen a name that no cluster knows: the one asked for now counts.
-        forget_node_id(folders.agent_dir)
+        forget_node_id(folders.agent_dir, unless_of=name)
     node_id = load_or_create_node_id(folders.agent_dir, name=settings.name)
     identity = join_cluster(address, port, token=parsed, identity_folder=folders.agent_dir, node_id=node_id)
     if as_json:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import math
 import queue
 import socket
 import time
@@ -18,6 +20,7 @@ from .interrupts import cancelled_by_signals
 from .options import operator_settings
 
 _LOOK_EVERY_SECONDS = 0.1
+_MOST_MINUTES = 365 * 24 * 60.0
 _SOMEWHERE_ELSE = "198.51.100.1:9"  # an address for documentation: nothing is sent there, only the route is asked for
 
 
@@ -36,7 +39,7 @@ def token() -> None:
 )
 @click.option(
     "--valid-minutes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, max=_MOST_MINUTES, min_open=True),
     default=30.0,
     metavar="MINUTES",
     help="How long it can be used.  [default: 30]",
@@ -70,6 +73,9 @@ def create(
     from edgeswarm.security.join import DEFAULT_JOIN_PORT, JoinServer
     from edgeswarm.security.token import TokenStore
 
+    lifetime_seconds = valid_minutes * 60.0
+    if math.isnan(lifetime_seconds):
+        raise click.BadParameter("nan is no number of minutes.", param_hint="--valid-minutes")
     settings = operator_settings({"listen_address": listen_address, "join_port": join_port})
     folder = Folders.find().authority_dir
     authority = CertificateAuthority.load(folder)
@@ -81,9 +87,9 @@ def create(
         port=settings.join_port,
         on_joined=lambda node_id, address: joined.put((node_id, address)),
     )
-    lifetime_seconds = valid_minutes * 60.0
     with server, cancelled_by_signals("no device can join any more") as cancel:
-        made = TokenStore(folder).create(authority.fingerprint, uses=uses, lifetime_seconds=lifetime_seconds)
+        store = TokenStore(folder)
+        made = store.create(authority.fingerprint, uses=uses, lifetime_seconds=lifetime_seconds)
         deadline = time.monotonic() + lifetime_seconds
         host = settings.listen_address if settings.listen_address not in EVERY_ADDRESS else _likely_address()
         is_plain = server.port == DEFAULT_JOIN_PORT and ":" not in host
@@ -105,7 +111,12 @@ def create(
             click.echo(str(made))
         hint(f"Type this on {'the device' if uses == 1 else f'each of up to {uses} devices'}:\n\n  {command}\n")
         hint(f"Waiting until {expires:%H:%M} for {'it' if uses == 1 else 'them'} to join; Ctrl-C ends that.")
-        names = _wait_for_devices(joined, uses, deadline, cancel.is_set)
+        try:
+            names = _wait_for_devices(joined, uses, deadline, cancel.is_set)
+        finally:
+            # The next `token create` would let in whoever has it.
+            with contextlib.suppress(OSError):
+                store.withdraw(made)
     if cancel.is_set() or not names:
         # Standard output has its one document already: what went wrong is told on standard error, --json or not.
         raise click.exceptions.Exit(report(_why_it_ended(len(names), interrupted=cancel.is_set())))

@@ -12,8 +12,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ..errors import EdgeswarmError, ErrorCode
 from .certificates import (
+    BEGIN_AGAIN,
     Role,
     certificate_fingerprint,
+    check_dates,
     key_fingerprint,
     key_from_pem,
     key_to_pem,
@@ -143,6 +145,8 @@ class CertificateAuthority:
     def _issue(
         self, public_key: ec.EllipticCurvePublicKey, common_name: str, dns_name: str, unit: str, *, client: bool
     ) -> bytes:
+        # No certificate is valid for longer than its authority's, and where that isn't valid none can be.
+        check_dates(self._certificate, whose="the cluster authority", renewal=BEGIN_AGAIN)
         now = datetime.datetime.now(datetime.timezone.utc)
         issuer_identifier = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if client else [])]
@@ -204,14 +208,16 @@ def create_cluster(*, authority_folder: Path, operator_folder: Path) -> tuple[Ce
 
 
 def _is_in_order(operator_folder: Path, authority: CertificateAuthority) -> bool:
-    """Whether the operator's identity is this cluster's and, by this machine's clock, not expired."""
+    """Whether the operator's identity is this cluster's and, by this machine's clock, valid: neither expired nor of a day to
+    come, as one that was made while the clock was wrong.
+    """
     try:
         identity = Identity.from_pem((operator_folder / IDENTITY_FILE).read_bytes())
         is_operator = identity.role is Role.OPERATOR
     except (OSError, ValueError):
         return False
     now = datetime.datetime.now(datetime.timezone.utc)
-    is_valid = now <= identity.certificate.not_valid_after_utc
+    is_valid = identity.certificate.not_valid_before_utc <= now <= identity.certificate.not_valid_after_utc
     return is_operator and is_valid and identity.cluster_fingerprint == authority.fingerprint
 
 

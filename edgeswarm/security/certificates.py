@@ -118,6 +118,11 @@ def certificate_holder(certificate: x509.Certificate) -> tuple[str, Role]:
 
 
 _JOIN_AGAIN = "join the cluster again with a new token (`edgeswarm token create`)"
+# Where it is the authority's own certificate that is over.
+BEGIN_AGAIN = (
+    "move the authority's folder away on the operator's machine, run `edgeswarm init` there, and let every device "
+    "join again"
+)
 
 
 def check_dates(

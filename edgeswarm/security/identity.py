@@ -11,6 +11,7 @@ from cryptography import x509
 
 from ..errors import EdgeswarmError, ErrorCode
 from .certificates import (
+    BEGIN_AGAIN,
     Role,
     certificate_fingerprint,
     certificate_holder,
@@ -95,7 +96,8 @@ class Identity:
                 f"The identity in {path} is one of an {held_role.value}, not of an {role.value}.",
                 remedy,
             )
-        check_dates(single_certificate(identity.authority_pem), whose="the cluster authority", now=now)
+        authority = single_certificate(identity.authority_pem)
+        check_dates(authority, whose="the cluster authority", now=now, renewal=BEGIN_AGAIN)
         if role is Role.OPERATOR:
             check_dates(
                 identity.certificate,

@@ -41,6 +41,7 @@ from ..errors import EdgeswarmError, ErrorCode
 from ..listening import bound_socket, plain_address
 from .authority import JOIN_SERVER_NAME, CertificateAuthority
 from .certificates import (
+    BEGIN_AGAIN,
     Role,
     certificate_fingerprint,
     certificate_holder,
@@ -140,7 +141,7 @@ def _fetch_authority(host: str, port: int, token: Token) -> bytes:
             "The token's secret was not sent.",
             "Check the host, and that the token is from that machine's `edgeswarm token create`.",
         )
-    check_dates(certificate, whose="the cluster authority")
+    check_dates(certificate, whose="the cluster authority", renewal=BEGIN_AGAIN)
     # Encoded again from what was compared, so that nothing else in the answer can be taken for trusted.
     return certificate.public_bytes(serialization.Encoding.PEM)
 
@@ -192,6 +193,8 @@ def _request(host: str, port: int, context: ssl.SSLContext, path: str, *, body: 
         raise _not_a_join_server(host, port)
     if status == 200:
         return data
+    if context.verify_mode is ssl.CERT_NONE:  # anybody may say anything there, and a person would do what it advises
+        raise _not_a_join_server(host, port)
     try:
         refusal = {key: str(value) for key, value in json.loads(data).items()}
     except (ValueError, AttributeError) as error:

@@ -6,6 +6,7 @@ An operator's machine has one too, which begins with `operator-`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -24,8 +25,11 @@ _SLUG_LENGTH = 40  # with the prefix and the suffix below 63 bytes, the limit of
 
 def new_node_id(host_name: str, *, operator: bool = False) -> str:
     """A fresh node id for a host of this name: lower-case letters, digits and hyphens, at most 63 characters."""
-    slug = re.sub(r"[^a-z0-9]+", "-", host_name.partition(".")[0].lower())[:_SLUG_LENGTH].strip("-") or "device"
-    return f"{'operator-' if operator else ''}{slug}-{secrets.token_hex(3)}"
+    return f"{'operator-' if operator else ''}{_slug(host_name)}-{secrets.token_hex(3)}"
+
+
+def _slug(host_name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", host_name.partition(".")[0].lower())[:_SLUG_LENGTH].strip("-") or "device"
 
 
 def is_node_id(text: str) -> bool:
@@ -58,9 +62,16 @@ def load_or_create_node_id(folder: Path, *, name: str | None = None, operator: b
     return node_id
 
 
-def forget_node_id(folder: Path) -> None:
-    """Let `load_or_create_node_id` choose again: right only where nobody has been told the old one."""
-    (folder / FILE_NAME).unlink(missing_ok=True)
+def forget_node_id(folder: Path, *, unless_of: str) -> None:
+    """Let `load_or_create_node_id` choose again: right only where nobody has been told the old one.
+
+    unless_of: the name that the next one would be made of. An id of just this name is kept: an attempt to join with it may have
+    been heard, and a second one with another id would take a second use of the token.
+    """
+    path = folder / FILE_NAME
+    with contextlib.suppress(FileNotFoundError):
+        if path.read_text(errors="replace").strip().rpartition("-")[0] != _slug(unless_of):
+            path.unlink()
 
 
 def _create(path: Path, node_id: str) -> None:

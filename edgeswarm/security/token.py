@@ -110,11 +110,18 @@ class TokenStore:
             if record["uses_left"] < 1:
                 raise EdgeswarmError(
                     ErrorCode.TOKEN,
-                    "The token is used up: as many devices have joined with it as it allows.",
+                    "The token is used up: as many devices have joined with it as it allows, or its `token create` has ended.",
                     _NEW_TOKEN,
                 )
             record["uses_left"] -= 1
             record["used_by"].append(user)
+
+    def withdraw(self, token: Token) -> None:
+        """Lets no further device join with it; one whose answer got lost may still ask again."""
+        with locked_json(self._path) as tokens:
+            record = tokens.get(_digest(token.secret))
+            if record is not None:
+                record["uses_left"] = 0
 
 
 def _digest(secret: str) -> str:

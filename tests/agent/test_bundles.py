@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -47,6 +49,23 @@ def test_what_was_left_unfinished_is_gone_when_the_agent_starts_again(tmp_path: 
     store = BundleStore(folder, device="nano-1")
     assert [path.name for path in folder.iterdir()] == [f"{sha256}.tar"]
     assert store.has(sha256)
+
+
+def test_it_is_read_by_its_user_alone_and_from_a_disk_that_can_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache" / "bundles"
+    store = BundleStore(folder, device="nano-1")
+    sha256, data = archive_of(b"job = 1")
+    store.put(sha256, [data])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    before = store.unpacked(sha256)
+
+    def read_only(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", read_only)
+    assert store.unpacked(sha256) == before
 
 
 def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:

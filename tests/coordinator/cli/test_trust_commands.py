@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from edgeswarm.config import Folders
-from edgeswarm.errors import ExitCode
+from edgeswarm.errors import EdgeswarmError, ExitCode
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
+from edgeswarm.security.token import Token, TokenStore
 
 from .conftest import Invoke
 
@@ -107,16 +108,20 @@ def test_the_command_that_is_printed_lets_a_device_join(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_waiting(
-    number: signal.Signals, waiting: tuple[subprocess.Popen[str], dict[str, str]]
+def test_a_signal_ends_the_waiting_and_the_token(
+    number: signal.Signals, cluster: Path, waiting: tuple[subprocess.Popen[str], dict[str, str]]
 ) -> None:
-    process, _ = waiting
+    process, told = waiting
     process.send_signal(number)
     output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == ExitCode.INTERRUPTED
     assert output == "", "the one document was printed already"
     assert "error: Stopped waiting; 0 devices joined." in errors
     assert "Traceback" not in errors
+    with pytest.raises(EdgeswarmError, match="used up"):  # whoever waits next would let its holder in
+        TokenStore(Folders.within(cluster).authority_dir).spend(
+            Token.parse(told["token"]).secret, node_id="nano-00a1b2", key_fingerprint="a"
+        )
 
 
 def test_a_token_that_nobody_used_in_time_is_an_error(cluster: Path, invoke: Invoke) -> None:
@@ -125,6 +130,15 @@ def test_a_token_that_nobody_used_in_time_is_an_error(cluster: Path, invoke: Inv
     assert result.stdout.startswith("ES1")
     assert result.stdout.count("\n") == 1, "the token alone is data"
     assert "expired" in result.stderr
+
+
+@pytest.mark.parametrize("minutes", ["nan", "inf", "9999999999", "0"])
+def test_a_time_that_is_none_is_refused_and_no_token_is_made(cluster: Path, invoke: Invoke, minutes: str) -> None:
+    result = invoke("token", "create", "--valid-minutes", minutes)
+    assert result.exit_code == ExitCode.USAGE
+    assert "--valid-minutes" in result.stderr
+    assert result.stdout == ""
+    assert not (Folders.within(cluster).authority_dir / "tokens.json").exists()
 
 
 def test_a_taken_port_is_named(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import errno
+import functools
 import hashlib
 import os
 from pathlib import Path
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.security import authority as authority_module
 from edgeswarm.security.authority import CertificateAuthority, create_cluster
 from edgeswarm.security.certificates import Role, certificate_holder, check_dates, new_key, new_request
 from edgeswarm.security.identity import Identity
@@ -126,6 +128,19 @@ def test_dates_allow_for_a_clock_that_is_hours_off(authority: CertificateAuthori
         check_dates(certificate, whose=NODE, now=datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc))
     with pytest.raises(EdgeswarmError, match=f"{NODE} expired on"):
         check_dates(certificate, whose=NODE, now=now + datetime.timedelta(days=4000))
+
+
+@pytest.mark.parametrize(
+    ("years", "words", "remedy"), [(-5, "isn't valid before", "clock"), (11, "expired on", "init")]
+)
+def test_by_a_clock_that_is_years_off_nothing_is_signed(
+    authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch, years: int, words: str, remedy: str
+) -> None:
+    now = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=365 * years)
+    monkeypatch.setattr(authority_module, "check_dates", functools.partial(check_dates, now=now))
+    with pytest.raises(EdgeswarmError, match=words) as caught:
+        authority.issue(node_id=NODE, role=Role.AGENT)
+    assert remedy in caught.value.remedy
 
 
 def test_a_new_cluster_comes_with_its_operators_identity(tmp_path: Path) -> None:

@@ -156,6 +156,17 @@ def test_a_second_authority_behind_the_true_one_is_refused(
             join(HOST, server.port, token=token, identity_folder=tmp_path / "a", node_id=NODE)
 
 
+def test_what_an_unknown_server_advises_is_not_shown(
+    authority: CertificateAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join_module._Handler, "do_GET", lambda handler: handler._refuse(404, "Run this: rm -rf ~"))
+    with (
+        JoinServer(authority, tmp_path / "server", host=HOST, port=0) as server,
+        pytest.raises(EdgeswarmError, match="isn't edgeswarm's join server"),
+    ):
+        join(HOST, server.port, token=new_token(server), identity_folder=tmp_path / "a", node_id=NODE)
+
+
 def test_a_node_of_the_cluster_is_no_join_server(
     authority: CertificateAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,14 +316,14 @@ def test_who_sends_a_byte_now_and_then_is_sent_away(server: JoinServer, monkeypa
         socket.create_connection((HOST, server.port), timeout=10) as plain,
         context.wrap_socket(plain, server_hostname="join.edgeswarm") as slow,
     ):
-        with contextlib.suppress(OSError):  # it may be gone while a byte is sent
-            for _ in range(100):
+        for _ in range(100):
+            try:
                 slow.send(b"G")
-                time.sleep(0.05)
-        with contextlib.suppress(OSError):
-            assert slow.recv(1) == b""
-            return
-    # Reset, which is as good.
+            except OSError:
+                break
+            time.sleep(0.05)
+        else:
+            pytest.fail("it is still listened to")
 
 
 def test_an_identity_that_cannot_be_written_is_told(server: JoinServer, tmp_path: Path) -> None:

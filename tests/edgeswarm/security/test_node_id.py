@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.security.node_id import is_node_id, load_or_create_node_id, new_node_id, server_name
+from edgeswarm.security.node_id import (
+    forget_node_id,
+    is_node_id,
+    load_or_create_node_id,
+    new_node_id,
+    server_name,
+)
 
 
 @given(host_name=st.text(max_size=80), operator=st.booleans())
@@ -41,6 +47,16 @@ def test_it_is_chosen_once(tmp_path: Path) -> None:
     first = load_or_create_node_id(tmp_path / "agent", name="First Box")
     assert first.startswith("first-box-")
     assert load_or_create_node_id(tmp_path / "agent", name="other") == first
+
+
+def test_it_is_chosen_again_for_another_name_alone(tmp_path: Path) -> None:
+    """A second attempt with another id would take a second use of a token."""
+    forget_node_id(tmp_path, unless_of="kitchen")
+    first = load_or_create_node_id(tmp_path, name="My Kitchen.local")
+    forget_node_id(tmp_path, unless_of="My Kitchen.local")
+    assert load_or_create_node_id(tmp_path, name="My Kitchen.local") == first
+    forget_node_id(tmp_path, unless_of="kitchen")
+    assert load_or_create_node_id(tmp_path, name="kitchen").startswith("kitchen-")
 
 
 def test_many_that_start_at_once_agree(tmp_path: Path) -> None:

@@ -59,6 +59,16 @@ def test_it_lets_in_as_many_as_it_says(tmp_path: Path) -> None:
     assert "edgeswarm token create" in caught.value.remedy
 
 
+def test_one_that_is_withdrawn_lets_nobody_new_in(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path)
+    token = store.create(FINGERPRINT, uses=3)
+    store.spend(token.secret, node_id="nano-00a1b2", key_fingerprint="a")
+    store.withdraw(token)
+    store.spend(token.secret, node_id="nano-00a1b2", key_fingerprint="a")  # its answer got lost
+    with pytest.raises(EdgeswarmError, match="or its `token create` has ended"):
+        store.spend(token.secret, node_id="nano-00a1b2", key_fingerprint="b")
+
+
 def test_it_expires(tmp_path: Path) -> None:
     store = TokenStore(tmp_path)
     token = store.create(FINGERPRINT, lifetime_seconds=60, now=1000.0)
