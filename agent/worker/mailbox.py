@@ -57,6 +57,7 @@ class Mailbox:
             self._arriving.clear()
             self._piece_of.clear()
             self._arrived.clear()
+            self.pieces.end()
             for waiter in self._waiters:
                 waiter.condition.notify()
 

@@ -45,3 +45,9 @@ class PieceBuffers:
                 # The reserved ones, which are the largest, stay.
                 self._free.sort(key=torch.Tensor.numel)
                 del self._free[0]
+
+    def end(self) -> None:
+        """Keeps none any more, nor what is still to come back."""
+        with self._lock:
+            self._free.clear()
+            self._kept = 0

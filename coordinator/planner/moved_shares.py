@@ -176,7 +176,11 @@ def _moved_both_ways(sharing: SampleSharing, stage: Stage, plan: Plan) -> tuple[
     """The stage with the shares that suit its devices, and half of the way there."""
     if stage.passes and plan.micro_batches == 1:
         places = sharing.problem.instance.index_of
-        in_passes = PassSharing(sharing.problem, tuple(places[device] for device in stage.devices))
+        in_passes = PassSharing(
+            sharing.problem,
+            tuple(places[device] for device in stage.devices),
+            most_passes=max(stage.passes.values()),  # in how many its all-reduce suits the round
+        )
         shares = in_passes.shares()
         if shares is None or min(shares) < max(1, sharing.problem.least_batch):
             return stage, stage

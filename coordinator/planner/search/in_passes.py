@@ -7,7 +7,11 @@
 
 A pass is as large as suits the device's curve and its memory, and no larger than was measured where that costs next to nothing
 (../beyond_measured.py). Where the whole model is on every device nothing is lost by it: nobody waits for a micro-batch of another
-stage.
+stage. But a bucket's all-reduce begins when its gradients are final, in the backward of the last pass, which is short where there
+are many: what doesn't fit beside it, all wait for. So the plan with fewer passes is tried, too:
+
+    passes      | 100 | 100 | 100 | 100 |          | 200       | 200       |
+    all-reduce                       ----------                     ----------
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from edgeswarm.profile import PlanningInstance
 
 from ...simulator.simulate import round_seconds
 from ..assemble import finished_plan
-from ..beyond_measured import slower_beyond
+from ..beyond_measured import most_beyond, slower_beyond
 from ..chunk_owners import handling_seconds
 from ..connection_memory import connection_bytes
 from ..cost_model import fits_memory
@@ -38,6 +42,8 @@ from .sample_shares import shares_by_time
 MOST_PASSES = 64
 # A smaller number of passes is taken where it costs no more than this part: curves aren't better than that.
 _ALIKE = 0.002
+# How many times a plan is tried with fewer passes: most of what there is to win is in the first few.
+_MOST_FEWER = 3
 _MOST_GROUPS = 6
 # Of numbers of devices of each kind.
 _MOST_COUNTED = 500
@@ -62,16 +68,38 @@ def plan_in_passes(instance: PlanningInstance) -> Plan | None:
     if not plans:
         return None
     best = min(plans, key=lambda plan: round_seconds(problem.instance, plan))
-    return finished_plan(instance, best, left_out=SLOWER_WITH_IT)
+    return finished_plan(instance, _in_fewer_passes(problem, best), left_out=SLOWER_WITH_IT)
 
 
-def share_in_passes(problem: SearchProblem, devices: tuple[int, ...]) -> Plan | None:
+def _in_fewer_passes(problem: SearchProblem, plan: Plan) -> Plan:
+    """The same devices in fewer passes, where a round is expected to be shorter so."""
+
+    def expected_seconds(some: Plan) -> float:
+        return round_seconds(problem.instance, some) * most_beyond(problem.instance, some)
+
+    best, seconds = plan, expected_seconds(plan)
+    most = max(plan.stages[0].passes.values())
+    for _ in range(_MOST_FEWER):
+        if most <= 1:
+            break
+        devices = tuple(problem.instance.index_of[name] for name in plan.stages[0].devices)
+        fewer = share_in_passes(problem, devices, most_passes=most - 1)
+        if fewer is None:
+            break
+        of_fewer = expected_seconds(fewer)
+        if of_fewer < seconds * (1 - _ALIKE):
+            best, seconds = fewer, of_fewer
+        most -= 1
+    return best
+
+
+def share_in_passes(problem: SearchProblem, devices: tuple[int, ...], *, most_passes: int = MOST_PASSES) -> Plan | None:
     """The plan of these devices, in this order, with shares by which they are done together; None where memory can't hold one.
 
-    A device for which no sample is left is left out.
+    A device for which no sample is left is left out. most_passes: of a share; more only where memory demands them.
     """
     while devices:
-        sharing = PassSharing(problem, devices)
+        sharing = PassSharing(problem, devices, most_passes=most_passes)
         shares = sharing.shares()
         if shares is None:
             return None
@@ -134,11 +162,14 @@ def _rough_seconds(problem: SearchProblem, group: tuple[int, ...], speeds: list[
 
 
 class PassSharing:
-    """How devices that each hold the whole model share a mini-batch. devices: their places, in the order of the replicas."""
+    """How devices that each hold the whole model share a mini-batch. devices: their places, in the order of the replicas.
+    most_passes: of a share; more only where memory demands them.
+    """
 
-    def __init__(self, problem: SearchProblem, devices: tuple[int, ...]) -> None:
+    def __init__(self, problem: SearchProblem, devices: tuple[int, ...], *, most_passes: int = MOST_PASSES) -> None:
         self.problem = problem
         self.devices = devices
+        self._most_passes = most_passes
         self._names = [problem.instance.device_names[device] for device in devices]
         self._tables = [self._table(device, free) for device, free in zip(devices, self._free(), strict=True)]
 
@@ -208,6 +239,8 @@ class PassSharing:
             rows.append(np.where(fits & (size >= problem.least_batch), seconds, np.inf))
             likely.append(rows[-1] * expected[at_once])
         table, by_likely = np.array(rows), np.array(likely)
+        is_possible = np.isfinite(by_likely[: self._most_passes]).any(axis=0)
+        by_likely[self._most_passes :, is_possible] = np.inf
         chosen: IntArray = np.argmax(by_likely <= by_likely.min(axis=0) * (1 + _ALIKE), axis=0)
         return PassTable(np.take_along_axis(table, chosen[np.newaxis], axis=0)[0], chosen + 1)
 

@@ -23,6 +23,15 @@ def test_where_all_are_out_one_is_made_and_not_kept() -> None:
     assert pieces.take(5) is not made
 
 
+def test_in_the_end_none_is_kept() -> None:
+    pieces = PieceBuffers()
+    pieces.reserve(100, 2)
+    out = pieces.take(100)
+    pieces.end()
+    pieces.give_back(out)
+    assert pieces.take(5).numel() == 5
+
+
 def test_one_that_is_too_small_stays() -> None:
     pieces = PieceBuffers()
     pieces.reserve(100, 1)

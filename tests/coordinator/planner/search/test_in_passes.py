@@ -66,6 +66,19 @@ def test_few_passes_are_taken_where_more_bring_nothing() -> None:
     assert plan.stages[0].passes == {"a": 1, "b": 1}
 
 
+def test_fewer_passes_are_taken_where_the_all_reduce_then_hides_behind_the_last() -> None:
+    """Small passes are a little quicker; but the all-reduce goes on beside the last one's backward alone."""
+    rows = tuple((seconds,) * 4 for seconds in (3.0, 6.1, 12.4))
+    curve = DeviceProfile((3, 6, 12), rows, rows)
+    passes = {}
+    for bandwidth in (1e9, 200_000.0):
+        instance = make_instance(slower=(1.0, 1.0), param_bytes=1_000_000, bandwidth=bandwidth, mini_batch=24)
+        plan = plan_in_passes(replace(instance, profiles=dict.fromkeys(instance.profiles, curve)))
+        assert plan is not None
+        passes[bandwidth] = set(plan.stages[0].passes.values())
+    assert passes == {1e9: {4}, 200_000.0: {2}}
+
+
 def test_a_slow_kind_that_only_costs_stays_idle() -> None:
     instance = make_instance(slower=(1.0, 100.0), param_bytes=10_000, bandwidth=10.0, mini_batch=8)
     plan = plan_in_passes(instance)
