@@ -12,7 +12,8 @@ for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
-# So that what turns red is what was changed. `pytest --hypothesis-profile=random` looks for other examples.
-settings.register_profile("random", derandomize=False)
-settings.register_profile("same", derandomize=True)
+# So that what turns red is what was changed. `pytest --hypothesis-profile=random` looks for other examples. No deadline: beside
+# other work an example may take many times as long.
+settings.register_profile("random", derandomize=False, deadline=None)
+settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")

@@ -120,6 +120,8 @@ class Module:
 
     def _walk(self, node: ast.AST, *, when_loaded: bool, for_types: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):  # most of what there is, and no statement is within one
+                continue
             if isinstance(child, ast.Import):
                 for alias in child.names:
                     yield Import(alias.name, child.lineno, False, when_loaded, for_types)
@@ -134,7 +136,7 @@ class Module:
                 for part in child.orelse:
                     yield from self._walk(ast.Module([part], []), when_loaded=when_loaded, for_types=for_types)
             else:
-                inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+                inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
                 yield from self._walk(child, when_loaded=when_loaded and not inside, for_types=for_types)
 
     def _absolute(self, statement: ast.ImportFrom) -> str:
@@ -273,27 +275,36 @@ def unsafe_formats(modules: Iterable[Module]) -> list[str]:
         for node in ast.walk(module.tree):
             if not isinstance(node, ast.Call):
                 continue
+            allows_pickle = is_set(node, "allow_pickle")
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if name not in ("load", "save") and not allows_pickle:
+                continue
             call = ast.unparse(node.func)
-            options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-            if call == "torch.load" and options.get("weights_only") != "True":
+            if call == "torch.load" and not is_set(node, "weights_only"):
                 problems.append(f"{module.path}:{node.lineno} calls torch.load without weights_only=True")
             if call == "torch.save" and module.name not in SAVES_AS_USERS_DO:
                 problems.append(f"{module.path}:{node.lineno} calls torch.save")
-            if options.get("allow_pickle") == "True":
+            if allows_pickle:
                 problems.append(f"{module.path}:{node.lineno} calls {call} with allow_pickle")
     return problems
+
+
+def is_set(call: ast.Call, option: str) -> bool:
+    """Whether a call has it as `option=True`."""
+    return any(keyword.arg == option and ast.unparse(keyword.value) == "True" for keyword in call.keywords)
 
 
 def torch_distributed(modules: Iterable[Module]) -> list[str]:
     problems = []
     for module in modules:
-        if is_within(module.name, "bench"):
+        if is_within(module.name, "bench") or "distributed" not in module.source:
             continue
         lines = [used.line for used in module.imports if is_within(used.module, "torch.distributed")]
         lines += [
             node.lineno
             for node in ast.walk(module.tree)
-            if isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.distributed"
+            if isinstance(node, ast.Attribute) and node.attr == "distributed"
+            if ast.unparse(node) == "torch.distributed"
         ]
         problems += [f"{module.path}:{line} uses torch.distributed" for line in lines]
     return problems

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from bench.peers.blocks import blocks_of, optimizer, samples
 from bench.peers.rounds import arguments, join, laid_out, memory_format, time_rounds
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 TEST_AT_ONCE = 64
 
@@ -70,12 +72,17 @@ class Pipeline:
         self.module = laid_out(nn.Sequential(first, *mine, last), given.channels_last)
         self._rank, self._world = given.rank, given.world
         micro_batches = given.mini_batch // given.micro_batch
-        self._training = Schedule1F1B(self._stage(), micro_batches, loss_fn=nn.CrossEntropyLoss())
+        _, self._training = self._scheduled(micro_batches, loss=nn.CrossEntropyLoss())
         self._testing: tuple[PipelineStage, Schedule1F1B, int] | None = None
         self._optimizer = optimizer(self.module) if list(self.module.parameters()) else None
 
-    def _stage(self) -> PipelineStage:
-        return PipelineStage(self.module, self._rank, self._world, torch.device("cpu"))
+    def _scheduled(self, micro_batches: int, *, loss: nn.Module | None = None) -> tuple[PipelineStage, Schedule1F1B]:
+        """A stage of its own, and its schedule. loss: None where nothing is trained."""
+        # Here, since it is slow to import, and a rank alone needs it: not who tests the rest of this module.
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+        stage = PipelineStage(self.module, self._rank, self._world, torch.device("cpu"))
+        return stage, Schedule1F1B(stage, micro_batches, loss_fn=loss)
 
     def make_ready(self, inputs: Tensor | None, targets: Tensor | None) -> None:
         """Once, before training: a round of which nothing stays. A schedule's first one works out shapes by a forward of its own,
@@ -111,8 +118,7 @@ class Pipeline:
         """
         if self._testing is None:  # one of its own: a schedule that changes between both works out its shapes each time
             micro_batches = max(self._world, math.ceil(count / TEST_AT_ONCE))
-            stage = self._stage()
-            self._testing = stage, Schedule1F1B(stage, micro_batches), micro_batches
+            self._testing = *self._scheduled(micro_batches), micro_batches
         stage, schedule, micro_batches = self._testing
         self.module.eval()
         with torch.no_grad():

@@ -52,7 +52,7 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def refused_here(home: Path, *arguments: str) -> Result:
-    """The command in this process, for what it refuses before it does anything: a process takes a second to import it all."""
+    """The command in this process, for what it or the join server refuses: a process takes a second to import it all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command_line, "_StopSignal", object)  # the signals of this process are pytest's
         return CliRunner(env={"EDGESWARM_HOME": str(home)}).invoke(command_line.cli, list(arguments))
@@ -174,15 +174,16 @@ def test_join_saves_an_identity(cluster: Cluster, tmp_path: Path) -> None:
     authority_folder = cluster.folder / "authority"
     token = TokenStore(authority_folder).create(cluster.authority.fingerprint)
     with JoinServer(cluster.authority, authority_folder, host="127.0.0.1", port=0) as server:
-        failed = run(home, "join", f"127.0.0.1:{server.port}", f"ES1{'0' * 64}::{'0' * 32}", "--name", "hall")
-        assert failed.returncode == 1
-        joined = run(home, "join", f"127.0.0.1:{server.port}", str(token), "--name", "kitchen", "--json")
+        address = f"127.0.0.1:{server.port}"
+        failed = refused_here(home, "join", address, f"ES1{'0' * 64}::{'0' * 32}", "--name", "hall")
+        assert failed.exit_code == 1
+        joined = run(home, "join", address, str(token), "--name", "kitchen", "--json")
         assert joined.returncode == 0, joined.stderr
-        refused = run(tmp_path / "another", "join", f"127.0.0.1:{server.port}", str(token))
+        refused = refused_here(tmp_path / "another", "join", address, str(token))
     node_id = json.loads(joined.stdout)["node_id"]
     assert node_id.startswith("kitchen-")  # the attempt before that failed has fixed no name
     assert Identity.load(home / "state" / "agent", role=Role.AGENT).node_id == node_id
-    assert refused.returncode == 1
+    assert refused.exit_code == 1
     assert "error: " in refused.stderr
     assert "Traceback" not in refused.stderr
 

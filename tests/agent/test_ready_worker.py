@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import replace
 
 import psutil
@@ -52,13 +51,17 @@ def test_a_worker_waits_only_so_long(start_agent: StartAgent) -> None:
 
 
 def test_a_job_keeps_the_worker_that_waited_for_it(start_agent: StartAgent) -> None:
-    agent = start_agent(ready_worker_seconds=0.3)
+    agent = start_agent(ready_worker_seconds=60.0)
     agent.reserve()
     agent.release()
     _, waiting = workers_of(agent)
     agent.reserve("digits-2")
-    time.sleep(0.4)
+    device = agent.daemon._device
+    assert device._ready_until is None, "its time to wait is over"
+    with device._change:
+        device._end_ready_worker()  # as the thread that looks after leases may, whatever it saw before
     assert exists(waiting)
+    assert workers_of(agent)[-1] == waiting
 
 
 def test_a_waiting_worker_that_dies_is_replaced_by_the_next_job(start_agent: StartAgent) -> None:

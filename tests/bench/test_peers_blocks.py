@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("transformers")
-
 from bench.peers.blocks import blocks_of, samples, whole_model
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mobilenet_v2", "efficientnet_b1", "resnet_50", "bert_small"])
 def test_blocks_make_the_whole_model(name: str) -> None:
+    pytest.importorskip("transformers")
     inputs, targets = samples(name, 3)
     assert len(inputs) == len(targets) == 3
     whole, chain = whole_model(name).eval(), nn.Sequential(*blocks_of(name)).eval()

@@ -101,6 +101,17 @@ def test_where_a_run_never_reached_it_medians_are_told() -> None:
     assert verdicts[0] == ("cnn, training: inf s beside 30.0 of single device, not reached in each run", False)
 
 
+def test_where_no_run_of_ours_reached_it_that_does_not_hold() -> None:
+    ours = [run("edgeswarm", 0, 0.5, 0.89)]
+    ours.append({"method": "edgeswarm", "repeat": 1, "problem": "out of memory on nano-1"})
+    theirs = [run("single device", repeat, 0.95) for repeat in range(2)]
+    for runs in ([*ours, *theirs], ours):
+        table = report([{**DOCUMENT, "runs": runs}])
+        assert table.rows[0][3] == "out of memory on nano-1"
+        assert table.verdicts == [("cnn: edgeswarm reaches it", False)]
+    assert report([{**DOCUMENT, "runs": theirs}]).verdicts == [], "not measured yet"
+
+
 def test_what_was_measured_in_another_way_is_left_out() -> None:
     table = report([{**DOCUMENT, "format": "edgeswarm-accuracy/2"}])
     assert (table.rows, table.verdicts) == ([], [])

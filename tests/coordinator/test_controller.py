@@ -11,7 +11,15 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode, ExitCode
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm_coordinator.command import new_job_id
 from edgeswarm_coordinator.controller import list_devices, make_plan_for_job, train
-from edgeswarm_coordinator.events import FIND_DEVICES, LOAD_JOB, Event, StepStarted
+from edgeswarm_coordinator.events import (
+    FIND_DEVICES,
+    LOAD_JOB,
+    RESERVE_DEVICES,
+    Event,
+    JobBegins,
+    StepDone,
+    StepStarted,
+)
 from edgeswarm_coordinator.options import DiscoveryOptions, TrainOptions
 
 from .stand_in_agent import StandInAgent
@@ -49,13 +57,25 @@ def test_devices_are_listed_busy_or_not(folders: Folders, authority: Certificate
     assert (device.short_name, device.busy_with_job, device.idle) == ("nano-1", "yesterday's", False)
 
 
-def test_a_job_file_that_is_missing_frees_what_was_reserved(
+def test_a_job_file_that_fails_frees_what_was_reserved(
     tmp_path: Path, folders: Folders, authority: CertificateAuthority
 ) -> None:
+    marker = tmp_path / "reserved"
+    (tmp_path / "job.py").write_text(
+        "import pathlib, time\n"
+        f"while not pathlib.Path({str(marker)!r}).exists(): time.sleep(0.01)\n"
+        "raise ValueError('no luck')\n"
+    )
+
+    def listener(event: Event) -> None:
+        if isinstance(event, StepDone) and event.step == RESERVE_DEVICES:
+            marker.touch()
+
     with StandInAgent.of(authority, "nano-1-000001") as agent:
-        with pytest.raises(EdgeswarmError) as caught:
-            train(options(tmp_path / "job.py", agent, output=tmp_path / "out"), folders=folders)
+        with pytest.raises(EdgeswarmError, match="no luck") as caught:
+            train(options(tmp_path / "job.py", agent, output=tmp_path / "out"), folders=folders, listener=listener)
         assert caught.value.code is ErrorCode.JOB_FILE
+        assert len(agent.reserved) == 1
         assert agent.released == agent.reserved
     assert not (tmp_path / "out").exists()
 
@@ -69,15 +89,26 @@ def test_busy_devices_are_one_message(tmp_path: Path, folders: Folders, authorit
         assert agent.reserved == []
 
 
-@pytest.mark.parametrize("step", [FIND_DEVICES, LOAD_JOB])
-@pytest.mark.parametrize("command", [train, make_plan_for_job])
+@pytest.mark.parametrize(
+    ("command", "step"),
+    [
+        (train, FIND_DEVICES),
+        (train, LOAD_JOB),
+        (train, RESERVE_DEVICES),
+        (make_plan_for_job, FIND_DEVICES),  # which reserves what has to measure, once the job is loaded
+        (make_plan_for_job, LOAD_JOB),
+    ],
+)
 def test_cancel_frees_the_devices_at_any_step(
     tmp_path: Path, folders: Folders, authority: CertificateAuthority, step: str, command: object
 ) -> None:
     (tmp_path / "job.py").write_text("import time\nfor _ in range(600): time.sleep(0.1)\n")
     cancel = threading.Event()
+    jobs: list[str] = []
 
     def listener(event: Event) -> None:
+        if isinstance(event, JobBegins):
+            jobs.append(event.job_id)
         if isinstance(event, StepStarted) and event.step == step:
             cancel.set()
 
@@ -91,7 +122,8 @@ def test_cancel_frees_the_devices_at_any_step(
                 cancel=cancel,
             )
         assert caught.value.exit_code is ExitCode.INTERRUPTED
-        assert agent.released == agent.reserved
+        # A Reserve under way is waited for: the Release comes behind it.
+        assert agent.released == agent.reserved == (jobs if step == RESERVE_DEVICES else [])
 
 
 def test_ctrl_c_is_an_interruption(tmp_path: Path, folders: Folders, authority: CertificateAuthority) -> None:

@@ -234,6 +234,7 @@ def test_a_training_that_goes_on_begins_with_the_checkpoints_layers(tmp_path: Pa
         state = unpack_layer((snapshot / layer_file_name(layer.index)).read_bytes())
         assert state.round == 3
         assert all(bool((value == 1).all()) for value in state.parameters.values())
+        assert state.optimizer.keys() == state.parameters.keys()
         assert all(values.keys() == momentum.keys() for values in state.optimizer.values())
         assert set(prepared.evaluation_graph.layers[layer.index].constants) <= set(state.constants)
 

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pytest
 
 from edgeswarm.config import Folders
-from edgeswarm.errors import EdgeswarmError
+from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
@@ -107,21 +108,45 @@ def test_a_device_starts_a_new_worker_unless_it_was_given_back(reserved: Reserve
     assert reserved.agent.renewed == ["job"]
 
 
+@pytest.mark.parametrize(
+    ("code", "warnings"),
+    [(ErrorCode.INTERNAL, 1), (ErrorCode.DEVICE_BUSY, 0)],  # another job's: it is free of us already
+)
+def test_a_device_that_cannot_be_freed_is_one_warning(
+    folders: Folders, authority: CertificateAuthority, code: ErrorCode, warnings: int
+) -> None:
+    class Refusing(StandInAgent):
+        def Release(self, request: agent_pb2.ReleaseRequest, context: grpc.ServicerContext) -> agent_pb2.ReleaseReply:
+            raise EdgeswarmError(code, f"{NAME} keeps it.")
+
+    said: list[Event] = []
+    with Refusing.of(authority, NAME) as agent:
+        devices = devices_of(folders, said.append)
+        devices.reserve(devices.find(DiscoveryOptions(peers=(agent.address,), mdns=False)))
+        devices.free([NAME], reason="enough")
+        devices.close(reason="the test is over")
+    messages = [event.message for event in said if isinstance(event, Warning)]
+    assert messages == [f"{NAME} could not be freed ({NAME} keeps it.); it frees itself in a few seconds."] * warnings
+
+
 def test_a_device_that_a_dead_training_of_this_machine_holds_is_waited_for(
     folders: Folders, authority: CertificateAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reserving, "_LOOK_SECONDS", 0.02)
     said: list[Event] = []
+
+    def listener(event: Event) -> None:
+        said.append(event)
+        if isinstance(event, Warning):
+            agent.busy_with_job = ""  # the lease ends, once it is known to be waited for
+
     with StandInAgent.of(authority, NAME, busy_with_job="digits-1") as agent:
-        devices = devices_of(folders, said.append)
+        devices = devices_of(folders, listener)
         options = DiscoveryOptions(peers=(agent.address,), mdns=False)
         with pytest.raises(EdgeswarmError, match="busy with job digits-1"):
             devices.find(options)  # somebody else's, as far as this machine knows
         leave_run(tmp_path / "home", "digits-1", process=GONE)
-        lease = threading.Timer(0.3, lambda: setattr(agent, "busy_with_job", ""))
-        lease.start()
         links = devices.find(options)
-        lease.join()
         assert links[NAME].device.idle
         (warning,) = [event for event in said if isinstance(event, Warning)]
         assert f"{NAME} is still held by a training that has ended here" in warning.message

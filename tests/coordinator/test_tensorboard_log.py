@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm_coordinator.controller import TrainOptions, train
@@ -42,6 +41,8 @@ def evaluation(number: int) -> EvaluationDone:
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """By tag: (step, value), as TensorBoard shows them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     accumulator = EventAccumulator(str(folder))
     accumulator.Reload()
     return {

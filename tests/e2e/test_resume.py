@@ -230,8 +230,10 @@ def test_what_hinders_is_one_message_and_hurts_nothing(cluster: ThrowawayCluster
     assert caught.value.code is ErrorCode.CHECKPOINT
     layer.write_bytes(whole)
     training.path.write_text(text + "\n# another file, the same job\n")
+    training.events.clear()
     training.resumed()
-    assert ["The job has changed since the checkpoint" in event.message for event in training.of(Warning)]
+    (warning,) = training.of(Warning)
+    assert "The job has changed since the checkpoint" in warning.message
     training.path.write_text(text)
     assert_same_bits(training.output, uninterrupted(cluster, training, tmp_path / "whole"))
 

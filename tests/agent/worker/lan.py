@@ -80,6 +80,7 @@ class Lan:
             thread.join(timeout=60)
         if errors:
             raise errors[0]
+        assert not any(thread.is_alive() for thread in threads), "a worker is stuck"
 
     def __enter__(self) -> Lan:
         return self

@@ -79,6 +79,7 @@ def test_data_sets_that_share_a_file_are_read_one_item_at_a_time() -> None:
         thread.start()
     for thread in threads:
         thread.join(30)
+    assert not any(thread.is_alive() for thread in threads), "a reader is stuck"
     assert shared.most == 1
 
 
