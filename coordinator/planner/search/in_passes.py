@@ -77,19 +77,13 @@ def _in_fewer_passes(problem: SearchProblem, plan: Plan) -> Plan:
     def expected_seconds(some: Plan) -> float:
         return round_seconds(problem.instance, some) * most_beyond(problem.instance, some)
 
-    best, seconds = plan, expected_seconds(plan)
-    most = max(plan.stages[0].passes.values())
-    for _ in range(_MOST_FEWER):
-        if most <= 1:
-            break
-        devices = tuple(problem.instance.index_of[name] for name in plan.stages[0].devices)
-        fewer = share_in_passes(problem, devices, most_passes=most - 1)
-        if fewer is None:
-            break
-        of_fewer = expected_seconds(fewer)
-        if of_fewer < seconds * (1 - _ALIKE):
+    (stage,) = plan.stages
+    devices = tuple(problem.instance.index_of[name] for name in stage.devices)
+    best, seconds, one_less = plan, expected_seconds(plan), max(stage.passes.values()) - 1
+    for most_passes in range(one_less, max(0, one_less - _MOST_FEWER), -1):
+        fewer = share_in_passes(problem, devices, most_passes=most_passes)
+        if fewer is not None and (of_fewer := expected_seconds(fewer)) < seconds * (1 - _ALIKE):
             best, seconds = fewer, of_fewer
-        most -= 1
     return best
 
 
