@@ -13,13 +13,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from bench.jobs.digits import Digits, Task
-from bench.peers.rounds import arguments, time_rounds
+from bench.peers.rounds import arguments, leave, time_rounds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "jobs"))  # where jobs find what lies beside them
 
@@ -45,8 +46,9 @@ def train_until(
     *,
     train_round: Callable[[Tensor], None],
     test: Callable[[], float],
-) -> None:
+) -> NoReturn:
     """Epochs of whole mini-batches, until the test says that the task's target is reached or its epochs are over.
+    Ends the process.
 
     count: samples to train on. train_round: gets the places of a mini-batch. test: the accuracy; called at all ranks, and that of
     rank 0 counts.
@@ -73,6 +75,4 @@ def train_until(
             dist.broadcast(go_on, 0)
         if not go_on.item():
             break
-    if given.world > 1:
-        dist.barrier()
-        dist.destroy_process_group()
+    leave(given)

@@ -129,8 +129,15 @@ def time_rounds(given: argparse.Namespace, train_round: Callable[[], None]) -> N
     if given.rank == 0:
         told = {"round_seconds": seconds, "round_ends": ends, "ranks": ranks, "joules": joules}
         print(json.dumps(told), flush=True)
+    leave(given)
+
+
+def leave(given: argparse.Namespace) -> NoReturn:
+    """Together with the others. Ends the process at once: the interpreter's own end would take seconds of a slow device, which
+    nobody times, and threads of autograd's and gloo's that want Python then can take the process down with SIGABRT.
+    """
     if given.world > 1:
         dist.barrier()
         dist.destroy_process_group()
     sys.stdout.flush()
-    os._exit(0)  # the interpreter's own end would take seconds of a slow device, which nobody times
+    os._exit(0)
