@@ -108,9 +108,13 @@ class JobRun:
             self._supervision.on_action = lambda device, action: None
         return deployment
 
-    def run(self, segment: Segment) -> EvaluationDone | None:
-        """One segment of rounds, to its end, and the evaluation after it, where there is one."""
+    def run(self, segment: Segment, *, evaluations_seconds: float) -> EvaluationDone | None:
+        """One segment of rounds, to its end, and the evaluation after it, where there is one.
+
+        evaluations_seconds: what that one and all later ones will take, for who asks how long the training will.
+        """
         job = self.job
+        self._collector.evaluations_seconds = evaluations_seconds
         self._supervision.begin(Phase.RUNNING, epoch=job.epoch, end_round=segment.end_round)
         self._supervision.on_round = self._collect
         evaluating = EvaluationCollector(

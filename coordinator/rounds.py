@@ -42,7 +42,7 @@ class RoundCollector:
     """Gathers the reports of one plan epoch.
 
     order: which samples a round has. rounds: of the whole job. first_round: the one that this epoch begins with.
-    learning_rate_schedule: the job's.
+    learning_rate_schedule: the job's. evaluations_seconds: of those that are still to come.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class RoundCollector:
         self._rounds = rounds
         self._epoch = epoch
         self._next = first_round
+        self.evaluations_seconds = 0.0
         self._schedule = learning_rate_schedule
         self._reports: dict[int, dict[str, agent_pb2.RoundReport]] = {}
         self._newest: dict[str, int] = {}
@@ -97,7 +98,7 @@ class RoundCollector:
         teller = reports[self._plan.stages[-1].devices[0]]
         left = None
         if len(self._recent) > 1:
-            left = (self._rounds - number - 1) * recent_seconds / len(self._recent)
+            left = (self._rounds - number - 1) * recent_seconds / len(self._recent) + self.evaluations_seconds
         return RoundDone(
             round=number,
             rounds=self._rounds,

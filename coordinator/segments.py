@@ -88,6 +88,13 @@ class Segments:
         end_round = min(ends)
         return Segment(first_round, end_round, self._evaluates_at(end_round))
 
+    def evaluations_from(self, first_round: int) -> int:
+        """How many are still to come where this round is the next one."""
+        if self.evaluate_every is None:
+            return 0
+        step = self.rounds_per_epoch * self.evaluate_every
+        return -(-self.rounds // step) - first_round // step
+
     def looks_at(self, end_round: int) -> bool:
         """Whether the devices' speeds are looked at after this segment."""
         return self.looks_from is not None and _next_look(self.looks_from, end_round - 1) == end_round < self.rounds

@@ -95,7 +95,7 @@ class Training:
         """One segment, and what comes after it where it is due and not the last; whether the training goes on."""
         segment = self.segments.after(self.next_round, self._pace)
         began = time.monotonic()
-        evaluation = self.workers.run.run(segment)
+        evaluation = self.workers.run.run(segment, evaluations_seconds=self._evaluations_seconds())
         now = time.monotonic()
         self.next_round = segment.end_round
         self._pace = replace(
@@ -117,6 +117,11 @@ class Training:
         if self.segments.looks_at(self.next_round):
             self.workers = self.move(self.workers, self.next_round) or self.workers
         return True
+
+    def _evaluations_seconds(self) -> float:
+        """Of all that are still to come, by the last one; 0 before it."""
+        seconds = self.evaluations.done[-1].seconds if self.evaluations.done else 0.0
+        return self.segments.evaluations_from(self.next_round) * seconds
 
     def _keep_best(self) -> None:
         began = time.monotonic()

@@ -80,6 +80,21 @@ def test_the_last_mini_batch_of_an_epoch_is_smaller() -> None:
     assert done[-1].seconds_left == 0.0
 
 
+def test_what_is_left_has_rounds_and_evaluations() -> None:
+    def left(gather: RoundCollector) -> list[float | None]:
+        return [
+            done.seconds_left
+            for number in range(6)
+            for device in "abc"
+            for done in gather.add(device, report(number, loss_sum=1.0))
+        ]
+
+    with_evaluations = collector()
+    with_evaluations.evaluations_seconds = 100.0
+    rounds_alone = left(collector())
+    assert left(with_evaluations) == [None, *(seconds + 100.0 for seconds in rounds_alone if seconds is not None)]
+
+
 def test_stage_use_is_the_mean_of_the_replicas() -> None:
     gather = collector()
     gather.add("a", report(0, computing=1.0))

@@ -97,6 +97,9 @@ def test_the_job_is_covered_and_nothing_that_was_asked_for_is_passed_over(
         for epoch in range(epochs)
         if every is not None and ((epoch + 1) % every == 0 or epoch + 1 == epochs)
     }
+    for place, segment in enumerate(found):
+        still_to_come = sum(later.evaluates for later in found[place:])
+        assert segments.evaluations_from(segment.first_round) == still_to_come
     if segments.checkpoint_every is not None:
         asked = set(range(segments.checkpoint_every, segments.rounds, segments.checkpoint_every))
         assert asked <= {segment.end_round for segment in found}

@@ -34,9 +34,11 @@ class PlayedWorkers:
         self.history = RoundHistory(done)
         self.rounds_seconds = 0.5 * self.history.rounds
         self.segments: list[Segment] = []
+        self.evaluations_seconds: list[float] = []
 
-    def run(self, segment: Segment) -> EvaluationDone | None:
+    def run(self, segment: Segment, *, evaluations_seconds: float) -> EvaluationDone | None:
         self.segments.append(segment)
+        self.evaluations_seconds.append(evaluations_seconds)
         for done in rounds(segment.first_round, segment.end_round):
             self.history.add(done)
         self.rounds_seconds = 0.5 * self.history.rounds
@@ -102,6 +104,12 @@ def test_short_trainings_are_gathered_once_at_their_end(desk: Desk) -> None:
     assert [done.round for done in desk.unfinished.rounds()] == list(range(20))
     (written,) = desk.told(CheckpointWritten)
     assert (written.round, written.bytes, written.folder) == (20, 1234, desk.unfinished.round_folder(20))
+
+
+def test_evaluations_to_come_are_taken_to_last_as_long_as_the_last_one(desk: Desk) -> None:
+    workers = PlayedWorkers([3.0, 1.0, 2.0, 1.5])
+    desk.training(workers, evaluate_every=1, checkpoint_every=10).to_the_end()
+    assert workers.evaluations_seconds == pytest.approx([0.0, 0.3, 0.2, 0.1])
 
 
 def test_every_better_evaluation_is_kept(desk: Desk) -> None:
