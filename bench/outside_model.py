@@ -25,7 +25,7 @@ import numpy as np
 from bench.estimate import OURS, RUN_AGAIN
 from bench.measuring import Report
 from bench.pages import BENCHMARKS_PAGE, markdown_table, write_into
-from edgeswarm.chunk_owners import owners_of_buffer, traffic
+from edgeswarm.chunk_owners import OwnersInTurn, traffic
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile_json import instance_from_json
 from edgeswarm_coordinator.simulator.stage_work import ReplicaWork, replica_works
@@ -91,12 +91,14 @@ def _pieces(work: ReplicaWork, stage: Stage) -> int:
     """Of buckets and of batch norms' sums, that the replica sends and takes in a round."""
     if not stage.replicated:
         return 0
-    sizes = [(bucket.gradient_bytes / bucket.count, bucket.count) for bucket in work.buckets]
-    sizes += [(float(work.statistics_bytes), 1)] if work.statistics_bytes else []
+    sizes = [float(work.statistics_bytes)] if work.statistics_bytes else []
+    for bucket in work.buckets:
+        sizes += [bucket.gradient_bytes / bucket.count] * bucket.count
     pieces = 0
-    for size, count in sizes:
-        owners = owners_of_buffer(stage.chunk_owners, size)
-        pieces += count * traffic(len(stage.shares), len(owners), is_owner=work.name in owners).frames
+    owners_in_turn = OwnersInTurn(stage.chunk_owners)
+    for size in sizes:
+        owners = owners_in_turn.of_next(size)
+        pieces += traffic(len(stage.shares), len(owners), is_owner=work.name in owners).frames
     return pieces
 
 

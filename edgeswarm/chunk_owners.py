@@ -8,6 +8,8 @@
 
 With all replicas for owners each sends 2 (G-1)/G of the buffer (Asteroid, Eq 5), as in a ring, but in two steps where a ring has
 2 (G-1). With fewer, the others send it once, in fewer frames; the owners carry more. Two replicas exchange it, in one step.
+
+A small buffer is cut into fewer chunks than there are owners, who then have one in turns: a round waits for the busiest of them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Owner = TypeVar("Owner")
 
@@ -23,9 +25,26 @@ Owner = TypeVar("Owner")
 LEAST_CHUNK_BYTES = 128 * 1024
 
 
-def owners_of_buffer(owners: Sequence[Owner], buffer_bytes: float) -> Sequence[Owner]:
-    """Those of a stage's owners that have a chunk of a buffer of so many bytes: the first ones, one at least."""
-    return owners[: max(1, min(len(owners), int(buffer_bytes // LEAST_CHUNK_BYTES)))]
+class OwnersInTurn(Generic[Owner]):
+    """Who has a chunk of each buffer of one round, asked for in the buffers' order. owners: of the stage, one at least."""
+
+    def __init__(self, owners: Sequence[Owner]) -> None:
+        self._owners = tuple(owners)
+        self._turn = 0
+
+    def of_next(self, buffer_bytes: float) -> tuple[Owner, ...]:
+        """All of them, or those whose turn it is."""
+        owners, turn = self._owners, self._turn
+        chunks = chunks_of_buffer(len(owners), buffer_bytes)
+        if chunks == len(owners):
+            return owners
+        self._turn = (turn + chunks) % len(owners)
+        return (owners[turn:] + owners[:turn])[:chunks]
+
+
+def chunks_of_buffer(owners: int, buffer_bytes: float) -> int:
+    """Into how many a buffer of so many bytes is cut where a stage has so many owners."""
+    return max(1, min(owners, int(buffer_bytes // LEAST_CHUNK_BYTES)))
 
 
 def exchange_steps(replicas: int) -> int:

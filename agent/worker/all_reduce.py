@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from edgeswarm.chunk_owners import owners_of_buffer
+from edgeswarm.chunk_owners import OwnersInTurn, chunks_of_buffer
 from edgeswarm.gradient_pieces import ALIGNED_NUMBERS, cut_places
 from edgeswarm.wire.frames import FrameKey, FrameKind
 from edgeswarm.wire.tensor_frames import OutgoingFrame
+from edgeswarm.wire.tensor_narrowing import travelling_dtype
 
 from .egress import EgressScheduler
 from .mailbox import Mailbox
 
-_ALIGNMENT_BYTES = 8 * ALIGNED_NUMBERS  # so much longer than others a chunk of a buffer is at most
 _TO_OWNER, _SUM = 0, 1
 
 
@@ -55,16 +55,20 @@ class ReplicaGroup:
     def size(self) -> int:
         return len(self._replicas)
 
-    def all_reduce(self, buffer: torch.Tensor, *, round_number: int, bucket: int) -> None:
+    def owners_in_turn(self) -> OwnersInTurn[str]:
+        """Of the buffers of a round, which all replicas have in the same order."""
+        return OwnersInTurn(self._owners)
+
+    def all_reduce(self, buffer: torch.Tensor, *, round_number: int, bucket: int, owners: Sequence[str]) -> None:
         """Replaces `buffer` (flat) by the sum of all replicas' buffers; blocks until that is done.
 
-        `bucket` tells this buffer from the others of the round; all replicas use the same numbers.
+        `bucket` tells this buffer from the others of the round; all replicas use the same numbers, and the same owners.
         Raises what ended the epoch when it ends first.
         """
         if self.size == 2:
             self._exchange(buffer, round_number, bucket)
         elif self.size > 2:
-            self._by_owners(buffer, round_number, bucket)
+            self._by_owners(buffer, round_number, bucket, owners)
 
     def _exchange(self, buffer: torch.Tensor, round_number: int, bucket: int) -> None:
         key = FrameKey(FrameKind.ALL_REDUCE, round_number, bucket, _TO_OWNER, 0, 0)
@@ -72,13 +76,17 @@ class ReplicaGroup:
         with self._mailbox.taken((self._others[0], key)) as arrived:
             buffer.add_(arrived.to(buffer.device))
 
-    def _by_owners(self, buffer: torch.Tensor, round_number: int, bucket: int) -> None:
-        owners = owners_of_buffer(self._owners, buffer.numel() * buffer.element_size())
+    def _by_owners(self, buffer: torch.Tensor, round_number: int, bucket: int, owners: Sequence[str]) -> None:
         chunks = dict(zip(owners, buffer.tensor_split(cut_places(buffer.numel(), len(owners))), strict=True))
+        in_place = self._arrives_in(buffer)
 
         def key(step: int, owner: str) -> FrameKey:
             return FrameKey(FrameKind.ALL_REDUCE, round_number, bucket, step, owners.index(owner), 0)
 
+        sums = [(owner, key(_SUM, owner)) for owner in owners if owner != self._device]
+        if in_place:  # no owner sends a sum before it has all of this replica's chunk
+            for owner, sum_key in sums:
+                self._mailbox.expect((owner, sum_key), chunks[owner])
         for owner in self._others:
             if owner in chunks:
                 # No copy: the chunk stays as it is until the owner's sum has come, for which the owner has to have it.
@@ -93,49 +101,62 @@ class ReplicaGroup:
                 with self._mailbox.taken(address) as arrived:
                     mine.add_(arrived.to(mine.device))
             self._send_copy(self._others, key(_SUM, self._device), mine)
-        sums = [(owner, key(_SUM, owner)) for owner in owners if owner != self._device]
         if sums:
             self._mailbox.wait_any((tuple(sums),))
         for owner, sum_key in sums:
             with self._mailbox.taken((owner, sum_key)) as arrived:
-                chunks[owner].copy_(arrived.to(buffer.device))
+                if not in_place:
+                    chunks[owner].copy_(arrived.to(buffer.device))
 
     def _send_copy(self, peers: Sequence[str], key: FrameKey, part: torch.Tensor) -> None:
         """Sends a part of the buffer to these, and leaves there what they get."""
-        # A copy: what follows, and the step of the optimizer, write here while the frames may still be leaving.
-        size = part.numel() * part.element_size()
-        piece = self._mailbox.pieces.take(size)
-        copy = piece[:size].view(part.dtype)
-        copy.copy_(part)
-        left = len(peers)
-
-        def taken() -> None:  # one at a time, by the egress scheduler
-            nonlocal left
-            left -= 1
-            if left == 0:
-                self._mailbox.pieces.give_back(piece)
-
-        first = self._frame(key, copy, taken=taken)
+        # What is narrowed is a copy in any case.
+        is_copy = self._is_narrowed(part)
+        first = self._frame(key, part) if is_copy else self._frame_of_copy(key, part, frames=len(peers))
         frames = [first, *(first.again() for _ in peers[1:])]
         first.leave_as_sent(part)
         for peer, frame in zip(peers, frames, strict=True):
             self._egress.send(peer, frame)
 
-    def _frame(self, key: FrameKey, part: torch.Tensor, *, taken: Callable[[], None] | None = None) -> OutgoingFrame:
-        # A table of words has a gradient for those few alone that a replica met.
-        return OutgoingFrame(
-            key, part, epoch=self._epoch, wire_dtype=self._wire_dtype, taken=taken, leave_out_zeros=True
-        )
+    def _frame_of_copy(self, key: FrameKey, part: torch.Tensor, *, frames: int) -> OutgoingFrame:
+        """What follows, and the step of the optimizer, write to the part while the frames, so many, may still be leaving."""
+        size = part.numel() * part.element_size()
+        piece = self._mailbox.pieces.take(size)
+        copy = piece[:size].view(part.dtype)
+        copy.copy_(part)
+        missing = frames
 
-    def reserve(self, largest_bytes: int, *, at_once: int) -> None:
-        """Makes the memory for buffers of this size, so many at once: for what arrives, and the copy that leaves."""
+        def left() -> None:  # one at a time, by the egress scheduler
+            nonlocal missing
+            missing -= 1
+            if missing == 0:
+                self._mailbox.pieces.give_back(piece)
+
+        return self._frame(key, copy, left=left)
+
+    def _frame(self, key: FrameKey, part: torch.Tensor, *, left: Callable[[], None] | None = None) -> OutgoingFrame:
+        # A table of words has a gradient for those few alone that a replica met.
+        return OutgoingFrame(key, part, epoch=self._epoch, wire_dtype=self._wire_dtype, left=left, leave_out_zeros=True)
+
+    def _arrives_in(self, buffer: torch.Tensor) -> bool:
+        """Whether sums come straight into the buffer: what travels narrowed, or belongs on a GPU, comes into pieces first."""
+        return not (self._is_narrowed(buffer) or buffer.is_cuda)
+
+    def _is_narrowed(self, part: torch.Tensor) -> bool:
+        return travelling_dtype(part.dtype, self._wire_dtype) != part.dtype
+
+    def reserve(self, largest: torch.Tensor, *, at_once: int) -> None:
+        """Makes the memory for buffers like this one, so many at once: for what arrives, and the copy that leaves."""
+        largest_bytes = largest.numel() * largest.element_size()
         if self.size == 1:
             return
         if self.size == 2:
             self._mailbox.pieces.reserve(largest_bytes, 3 * at_once)
             return
-        owners = len(owners_of_buffer(self._owners, largest_bytes))
-        arriving = owners if self._device not in self._owners[:owners] else self.size + owners - 2
-        leaving = 1 if self._device in self._owners[:owners] else 0
-        chunk_bytes = -(-largest_bytes // owners) + _ALIGNMENT_BYTES
-        self._mailbox.pieces.reserve(chunk_bytes, (arriving + leaving) * at_once)
+        chunks = chunks_of_buffer(len(self._owners), largest_bytes)
+        is_owner = self._device in self._owners
+        arriving = (self.size - 1 if is_owner else 0) + (0 if self._arrives_in(largest) else chunks)
+        numbers = -(-largest.numel() // chunks) + ALIGNED_NUMBERS  # so much longer than others a chunk is at most
+        of_arriving = travelling_dtype(largest.dtype, self._wire_dtype)
+        leaving = 1 if is_owner and not self._is_narrowed(largest) else 0
+        self._mailbox.pieces.reserve(numbers * of_arriving.itemsize, (arriving + leaving) * at_once)

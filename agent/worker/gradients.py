@@ -158,13 +158,15 @@ class OverlappedReducer:
         self._next_bucket = 0
         self._submitted = 0
         self._round = 0
-        self._work: queue.SimpleQueue[tuple[int, int, torch.Tensor] | None] = queue.SimpleQueue()
+        self._owners = group.owners_in_turn()
+        self._work: queue.SimpleQueue[tuple[int, int, torch.Tensor, tuple[str, ...]] | None] = queue.SimpleQueue()
         self._condition = threading.Condition()
         self._reduced = 0
         self._hooks = [self._hook(name, parameter) for name, parameter in parameters]
         switch.on_thrown(self._wake)
-        pieces = [piece.numel() * piece.element_size() for of_bucket in buckets.pieces for piece in of_bucket]
-        group.reserve(max(pieces, default=0), at_once=REDUCED_AT_ONCE)
+        pieces = [piece for of_bucket in buckets.pieces for piece in of_bucket]
+        if pieces:
+            group.reserve(max(pieces, key=lambda piece: piece.numel() * piece.element_size()), at_once=REDUCED_AT_ONCE)
         self._threads = [
             threading.Thread(target=self._run, name="all-reduce", daemon=True)
             for _ in range(REDUCED_AT_ONCE if group.size > 1 else 0)
@@ -183,6 +185,7 @@ class OverlappedReducer:
         self._round = round_number
         self._armed = False
         self._next_bucket = self._submitted = 0
+        self._owners = self._group.owners_in_turn()
         self._missing = [set(members) for members in self._members]
         with self._condition:
             self._reduced = 0
@@ -238,14 +241,15 @@ class OverlappedReducer:
     def _submit(self, buffer: torch.Tensor) -> None:
         """Every replica hands in the same buffers in the same order, by which they are numbered."""
         if self._group.size > 1:
-            self._work.put((self._round, self._submitted, buffer))
+            owners = self._owners.of_next(buffer.numel() * buffer.element_size())
+            self._work.put((self._round, self._submitted, buffer, owners))
             self._submitted += 1
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            round_number, number, buffer = work
+            round_number, number, buffer, owners = work
             try:
-                self._group.all_reduce(buffer, round_number=round_number, bucket=number)
+                self._group.all_reduce(buffer, round_number=round_number, bucket=number, owners=owners)
             except BaseException as error:
                 # The epoch is over; whoever waits in `wait` raises why.
                 self._switch.fail(error)

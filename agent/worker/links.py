@@ -12,7 +12,7 @@ from edgeswarm.security.identity import Identity
 from edgeswarm.wire.byte_stream import ByteStream, at_port, open_stream
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import raw_unary, secure_channel
-from edgeswarm.wire.frames import HEADER_BYTES, SIZE
+from edgeswarm.wire.frames import SIZE
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
 from .egress import EgressScheduler
@@ -94,10 +94,10 @@ class OutboundLinks:
 
     def _write(self, peer: str, stream: ByteStream) -> None:
         try:
-            while (message := self._egress.next_chunk(peer)) is not None:
+            while (chunk := self._egress.next_chunk(peer)) is not None:
                 # The header first: who reads it then knows how much to sleep for.
-                head = SIZE.pack(len(message)) + message[:HEADER_BYTES]
-                stream.send(head, memoryview(message)[HEADER_BYTES:])
+                stream.send(SIZE.pack(chunk.size_bytes) + chunk.header, chunk.data)
+                del chunk  # which holds all of its tensor: the next one may be long in coming
         except OSError as error:
             self._switch.fail(LinkBrokenError(peer, error.strerror or str(error)))
         except Exception as error:

@@ -36,7 +36,7 @@ class Mailbox:
     """Frames by (sender, key). Streams deliver chunks from threads of the server; the worker's threads take whole tensors.
 
     How much can lie here is bounded by the schedule: nobody has more than K_p micro-batches in flight. What an all-reduce sends
-    arrives in `pieces`, and goes back there by `taken`.
+    arrives in `pieces`, and goes back there by `taken`; or where `expect` says.
     """
 
     def __init__(self, switch: EpochSwitch, *, epoch: int) -> None:
@@ -47,6 +47,7 @@ class Mailbox:
         self.pieces = PieceBuffers()
         self._arriving: dict[Address, IncomingFrame] = {}
         self._piece_of: dict[Address, torch.Tensor] = {}
+        self._expected: dict[Address, torch.Tensor] = {}
         self._arrived: dict[Address, torch.Tensor] = {}
         self.received_bytes = 0
         switch.on_thrown(self._end)
@@ -56,6 +57,7 @@ class Mailbox:
         with self._lock:
             self._arriving.clear()
             self._piece_of.clear()
+            self._expected.clear()
             self._arrived.clear()
             self.pieces.end()
             for waiter in self._waiters:
@@ -85,10 +87,21 @@ class Mailbox:
                 raise ValueError(f"frame {address} came twice")
             if address not in self._arriving:
                 piece = None
-                if header.key.kind is FrameKind.ALL_REDUCE:
+                if address in self._expected:
+                    piece = self._expected.pop(address)
+                    if piece.numel() != header.tensor_bytes:
+                        raise ValueError(f"frame {address} has {header.tensor_bytes} bytes in place of {piece.numel()}")
+                elif header.key.kind is FrameKind.ALL_REDUCE:
                     piece = self._piece_of[address] = self.pieces.take(header.tensor_bytes)
                 self._arriving[address] = IncomingFrame(header, piece)
             return self._arriving[address]
+
+    def expect(self, address: Address, tensor: torch.Tensor) -> None:
+        """A frame that isn't on its way yet comes straight into this tensor (contiguous, on the CPU), as it is."""
+        storage = tensor.view(-1).view(torch.uint8)
+        with self._lock:
+            if not self._switch.is_thrown:
+                self._expected[address] = storage
 
     def has_all(self, addresses: Iterable[Address]) -> bool:
         with self._lock:

@@ -71,12 +71,13 @@ def _reduce_bytes(instance: PlanningInstance, stage: Stage, device: str, *, larg
 
 
 def _held_pieces(stage: Stage, device: str) -> float:
-    """Bytes of a bucket's pieces that a replica has room for: what arrives, and the copy of a sum that leaves."""
+    """Bytes of a bucket's pieces that a replica has room for: what arrives at an owner, and the copy of a sum that leaves. Sums
+    arrive in the bucket itself, or on a narrow wire in half of its bytes.
+    """
     size, owners = len(stage.devices), stage.chunk_owners
     if size == 2:
         return _held_pieces_of_two()
-    chunks = size + len(owners) - 1 if device in owners else len(owners)
-    return bucket_bytes(size) * chunks / len(owners)
+    return bucket_bytes(size) * size / len(owners) if device in owners else 0.0
 
 
 def _held_pieces_of_two() -> float:

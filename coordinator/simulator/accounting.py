@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from edgeswarm.chunk_owners import owners_of_buffer, traffic
+from edgeswarm.chunk_owners import OwnersInTurn, traffic
 from edgeswarm.model_costs import ModelCosts
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.profile import PlanningInstance
@@ -95,14 +95,16 @@ def sent_bytes(instance: PlanningInstance, works: Sequence[ReplicaWork], plan: P
 
 
 def _all_reduced_bytes(work: ReplicaWork, stage: Stage) -> float:
-    """What a replica sends of all its buffers; small ones have fewer owners."""
+    """What a replica sends of all its buffers, in the worker's order; small ones have fewer owners."""
     if not stage.replicated:
         return 0.0
     sent = 0.0
-    buffers = [(float(work.statistics_bytes), 1), *((bucket.gradient_bytes, bucket.count) for bucket in work.buckets)]
-    for size, count in buffers:
-        owners = owners_of_buffer(stage.chunk_owners, size / count)
-        sent += size * traffic(len(stage.shares), len(owners), is_owner=work.name in owners).sent
+    owners_in_turn = OwnersInTurn(stage.chunk_owners)
+    buffers = [(float(work.statistics_bytes), 1)] if work.statistics_bytes else []
+    for size, count in [*buffers, *((bucket.gradient_bytes, bucket.count) for bucket in work.buckets)]:
+        for _ in range(count):
+            owners = owners_in_turn.of_next(size / count)
+            sent += size / count * traffic(len(stage.shares), len(owners), is_owner=work.name in owners).sent
     return sent
 
 

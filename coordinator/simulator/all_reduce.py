@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from edgeswarm.chunk_owners import Traffic, exchange_steps, owners_of_buffer, traffic
+from edgeswarm.chunk_owners import OwnersInTurn, Traffic, exchange_steps, traffic
 from edgeswarm.profile import Overheads
 
 from .event_queue import EventQueue
@@ -43,13 +43,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class _Buffer:
-    """One buffer, or several of the worker's: count. size: bytes of one. shares: what each member does with it. steps: one after
-    another, what each member sends and takes in it, in parts of the buffer.
+    """One buffer, or several of the worker's: count. size: bytes of one. owners: places of members. shares: what each member does
+    with it. steps: one after another, what each member sends and takes in it, in parts of the buffer.
     """
 
     size: float
     count: int
-    owners: int
+    owners: tuple[int, ...]
     shares: tuple[Traffic, ...]
     steps: tuple[tuple[tuple[float, float], ...], ...]
 
@@ -80,7 +80,7 @@ class GroupAllReduce:
         self._network = network
         self._stage = stage
         self._members = tuple(members)
-        self._owners = range(owners)
+        self._owners_in_turn = OwnersInTurn(range(owners))
         self._handled = handled
         self._finished = finished
         self._steps = exchange_steps(len(members))
@@ -95,17 +95,18 @@ class GroupAllReduce:
         self._missing = [0] * len(self._buffers)  # transfers under way, of those that have begun
 
     def _buffer(self, size: float, count: int) -> _Buffer:
-        """Of so many bytes altogether."""
+        """Of so many bytes altogether; made in the worker's order. Those it stands for, if several, are large: of all owners."""
         members = len(self._members)
-        owners = len(owners_of_buffer(self._owners, size / count))
-        shares = tuple(traffic(members, owners, is_owner=place < owners) for place in range(members))
+        places = self._owners_in_turn.of_next(size / count)
+        owners = len(places)
+        shares = tuple(traffic(members, owners, is_owner=place in places) for place in range(members))
         if members == 2 or count > 1 or not size:
             steps: tuple[tuple[tuple[float, float], ...], ...] = (tuple((share.sent, share.sent) for share in shares),)
         else:
             of_chunks, of_sums = (owners - 1) / owners, (members - 1) / owners
-            to_owners = tuple((of_chunks, of_sums) if place < owners else (1.0, 0.0) for place in range(members))
+            to_owners = tuple((of_chunks, of_sums) if place in places else (1.0, 0.0) for place in range(members))
             steps = (to_owners, tuple((taken, sent) for sent, taken in to_owners))
-        return _Buffer(size / count, count, owners, shares, steps)
+        return _Buffer(size / count, count, places, shares, steps)
 
     @property
     def buffers(self) -> int:
@@ -166,10 +167,10 @@ class GroupAllReduce:
         An owner gets a chunk of each of the others, or sends them one; who isn't one sends a chunk to each owner, or gets one.
         What is added at an owner takes it the handling of a frame.
         """
-        size, owners = len(self._members), buffer.owners
+        size, owners = len(self._members), len(buffer.owners)
         step = 0.0
         for position, member in enumerate(self._members):
-            is_owner = position < owners
+            is_owner = position in buffer.owners
             chunks = 1.0 if size == 2 else (size - 1) / owners if is_owner else 1.0
             bandwidth = min(member.outward.bandwidth, member.inward.bandwidth)
             adding = member.overheads.frame_seconds if is_owner or size == 2 else 0.0
@@ -191,7 +192,7 @@ class GroupAllReduce:
             return
         buffer = self._buffers[number]
         if step + 1 < len(buffer.steps):
-            adding = max(member.overheads.frame_seconds for member in self._members[: buffer.owners])
+            adding = max(self._members[place].overheads.frame_seconds for place in buffer.owners)
             self._queue.at(self._queue.now + adding, self._take_step, (number, step + 1, handled))
         else:
             self._queue.at(max(self._queue.now + extra_seconds, handled), self._over, None)

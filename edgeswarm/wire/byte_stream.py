@@ -102,11 +102,12 @@ class ByteStream:
         """Waits until all of `view` is filled. Raises EOFError when the other end has closed, OSError when it broke."""
         filled, size = 0, len(view)
         while filled < size:
+            if not self._tls.pending() and not self._incoming.pending:  # the exception below costs more
+                self._take_in(size - filled)
             try:
                 # With a buffer it is a count, which the stubs don't know.
                 count = cast("int", self._tls.read(size - filled, view[filled:]))
-            except ssl.SSLWantReadError:
-                self._take_in(size - filled)
+            except ssl.SSLWantReadError:  # what came was none of the sender's data, or no whole record yet
                 continue
             except ssl.SSLZeroReturnError:
                 count = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,12 +45,23 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
     return flat.numpy().data
 
 
+class Chunk(NamedTuple):
+    """A message: its header, and the bytes of the tensor itself, of which there is no copy."""
+
+    header: bytes
+    data: memoryview
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.header) + len(self.data)
+
+
 class OutgoingFrame:
     """A tensor on its way out, cut into chunks as they are asked for.
 
-    The tensor must not change until the last chunk is taken. On a GPU, or where it is neither contiguous nor of images that lie
+    The tensor must not change until the last chunk has left. On a GPU, or where it is neither contiguous nor of images that lie
     channels last, it is copied first.
-    wire_dtype: how a float32 tensor travels, "bfloat16" or "float16"; None for as it is. taken: called with the last chunk.
+    wire_dtype: how a float32 tensor travels, "bfloat16" or "float16"; None for as it is. left: called once the last chunk has.
     leave_out_zeros: blocks of them, where there are many.
     """
 
@@ -61,7 +73,7 @@ class OutgoingFrame:
         epoch: int,
         wire_dtype: str | None = None,
         chunk_bytes: int = CHUNK_BYTES,
-        taken: Callable[[], None] | None = None,
+        left: Callable[[], None] | None = None,
         leave_out_zeros: bool = False,
     ) -> None:
         source = tensor.detach()
@@ -81,20 +93,20 @@ class OutgoingFrame:
         if fewer is not None:
             self._bytes = fewer.data
         self._chunk_bytes = chunk_bytes
-        self._taken = taken
+        self._left = left
         self._offset = 0
         self.total_bytes = len(self._bytes)
         self.is_done = False
 
     def again(self) -> OutgoingFrame:
-        """The same tensor for another peer, from its first chunk on; `taken` is called for each."""
+        """The same tensor for another peer, from its first chunk on; `left` is called for each."""
         other = copy.copy(self)
         other._offset = 0
         other.is_done = False
         return other
 
-    def next_chunk(self) -> bytes:
-        """The next message. An empty tensor is one message without bytes."""
+    def next_chunk(self) -> Chunk:
+        """The next message, for who calls `chunk_left` behind it. An empty tensor is one message without bytes."""
         assert not self.is_done
         end = min(self._offset + self._chunk_bytes, self.total_bytes)
         header = FrameHeader(
@@ -109,21 +121,27 @@ class OutgoingFrame:
             self._leaves_out_zeros,
             self._channels_last,
         )
-        message = b"".join((header.pack(), self._bytes[self._offset : end]))
+        chunk = Chunk(header.pack(), self._bytes[self._offset : end])
         self._offset = end
         self.is_done = end == self.total_bytes
-        if self.is_done and self._taken is not None:
-            self._taken()
-        return message
+        return chunk
+
+    def chunk_left(self) -> None:
+        """Nobody reads any more what `next_chunk` gave last."""
+        if self.is_done and self._left is not None:
+            self._left()
 
     def leave_as_sent(self, source: torch.Tensor) -> None:
         """Writes into the tensor that was sent what the other side gets of it; nothing where that is the same."""
         if self._wire_dtype != self._dtype:
             source.copy_(self._travelling.widened(source.dtype))
 
-    def chunks(self) -> Iterator[bytes]:
+    def messages(self) -> Iterator[bytes]:
+        """All that are left, each in one piece; for tests and tools."""
         while not self.is_done:
-            yield self.next_chunk()
+            message = b"".join(self.next_chunk())
+            self.chunk_left()
+            yield message
 
 
 class IncomingFrame:
@@ -205,4 +223,4 @@ def decode_frame(messages: Iterator[bytes]) -> torch.Tensor:
     raise ValueError("the frame is not whole")
 
 
-__all__ = ["IncomingFrame", "OutgoingFrame", "bytes_of", "decode_frame", "dtype_name", "tensor_bytes"]
+__all__ = ["Chunk", "IncomingFrame", "OutgoingFrame", "bytes_of", "decode_frame", "dtype_name", "tensor_bytes"]

@@ -42,10 +42,16 @@ class Narrowed:
         return wide.mul_(math.ldexp(1.0, self.exponent)) if self.exponent else wide
 
 
-def narrowed(tensor: torch.Tensor, wire_dtype: str | None) -> Narrowed:
-    """The tensor as it travels in a job with this wire_dtype; other element types than float32 travel as they are."""
+def travelling_dtype(dtype: torch.dtype, wire_dtype: str | None) -> torch.dtype:
+    """As which such elements travel in a job with this wire_dtype; others than float32 travel as they are."""
     narrow = WIRE_DTYPES.get(wire_dtype or "")
-    if narrow is None or tensor.dtype != torch.float32:
+    return dtype if narrow is None or dtype != torch.float32 else narrow
+
+
+def narrowed(tensor: torch.Tensor, wire_dtype: str | None) -> Narrowed:
+    """The tensor as it travels in a job with this wire_dtype."""
+    narrow = travelling_dtype(tensor.dtype, wire_dtype)
+    if narrow == tensor.dtype:
         return Narrowed(tensor)
     exponent = _exponent(tensor) if narrow is torch.float16 else 0
     return Narrowed((tensor * math.ldexp(1.0, -exponent) if exponent else tensor).to(narrow), exponent)

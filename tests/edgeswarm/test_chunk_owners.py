@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm.chunk_owners import LEAST_CHUNK_BYTES, exchange_steps, owners_of_buffer, traffic
+from edgeswarm.chunk_owners import LEAST_CHUNK_BYTES, OwnersInTurn, exchange_steps, traffic
 
 
 @given(st.integers(3, 40), st.data())
@@ -44,4 +44,11 @@ def test_where_all_links_are_alike_the_card_is_the_limit(replicas: int, data: st
     ("chunks", "owners"), [(0, "a"), (0.5, "a"), (1, "a"), (2, "ab"), (2.9, "ab"), (3, "abc"), (100, "abc")]
 )
 def test_a_small_buffer_is_cut_for_few_owners(chunks: float, owners: str) -> None:
-    assert owners_of_buffer("abc", chunks * LEAST_CHUNK_BYTES) == owners
+    assert "".join(OwnersInTurn("abc").of_next(chunks * LEAST_CHUNK_BYTES)) == owners
+
+
+def test_small_buffers_of_a_round_are_owned_in_turns() -> None:
+    """Whoever had one is not the next one's; a large one is of all and changes nothing."""
+    owners = OwnersInTurn("abc")
+    found = [owners.of_next(chunks * LEAST_CHUNK_BYTES) for chunks in (1, 9, 2, 1, 3, 2)]
+    assert ["".join(each) for each in found] == ["a", "abc", "bc", "a", "abc", "bc"]

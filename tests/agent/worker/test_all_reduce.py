@@ -48,10 +48,12 @@ def test_every_replica_ends_with_the_same_sum(
                 owners=[names[owner] for owner in owners],
                 wire_dtype=wire_dtype,
             )
-            group.reserve(numbers * 4, at_once=1)
             buffer = contents[end.name].clone()
+            group.reserve(buffer, at_once=1)
+            in_turn = group.owners_in_turn()
             for bucket in range(2):
-                group.all_reduce(buffer, round_number=4, bucket=bucket)
+                chunk_owners = in_turn.of_next(buffer.nbytes)
+                group.all_reduce(buffer, round_number=4, bucket=bucket, owners=chunk_owners)
             results[end.name] = buffer
 
         lan.at_once(reduce)
@@ -70,7 +72,7 @@ def test_a_buffer_smaller_than_the_group_works(tmp_path: Path) -> None:
         def reduce(end: WorkerEnd) -> None:
             buffer = torch.ones(2, dtype=torch.float64)
             ReplicaGroup(names, end.name, epoch=1, egress=end.egress, mailbox=end.mailbox).all_reduce(
-                buffer, round_number=0, bucket=0
+                buffer, round_number=0, bucket=0, owners=names[:1]
             )
             results[end.name] = buffer
 
@@ -90,7 +92,7 @@ def test_of_a_table_of_words_only_the_rows_that_were_met_travel(tmp_path: Path, 
 
         def reduce(end: WorkerEnd) -> None:
             group = ReplicaGroup(names, end.name, epoch=1, egress=end.egress, mailbox=end.mailbox)
-            group.all_reduce(contents[end.name].view(-1), round_number=0, bucket=0)
+            group.all_reduce(contents[end.name].view(-1), round_number=0, bucket=0, owners=names)
 
         before = torch.stack(list(contents.values())).sum(0)
         lan.at_once(reduce)

@@ -20,9 +20,9 @@ def frame(kind: FrameKind, number: int, *, chunks: int = 1) -> OutgoingFrame:
 def kinds_of(scheduler: EgressScheduler, peer: str, count: int) -> list[FrameKind]:
     found = []
     for _ in range(count):
-        message = scheduler.next_chunk(peer)
-        assert message is not None
-        found.append(unpack_header(message).key.kind)
+        chunk = scheduler.next_chunk(peer)
+        assert chunk is not None
+        found.append(unpack_header(chunk.header, chunk.size_bytes).key.kind)
     return found
 
 
@@ -59,14 +59,30 @@ def test_a_bucket_waits_while_another_stream_has_a_gradient_to_send(scheduler: E
     waiting.join(timeout=5)
 
 
+def test_a_frame_has_left_once_its_last_chunk_is_written(scheduler: EgressScheduler) -> None:
+    """Chunks are read where the tensor lies, so that whoever made it for the frame may write there only then."""
+    key = FrameKey(FrameKind.ALL_REDUCE, 0, 0, 0, 0, 0)
+    tensor = torch.arange(8, dtype=torch.uint8)
+    left: list[int] = []
+    outgoing = OutgoingFrame(key, tensor, epoch=0, chunk_bytes=4, left=lambda: left.append(scheduler.sent_bytes))
+    scheduler.send("a", outgoing)
+    sent = [scheduler.next_chunk("a"), scheduler.next_chunk("a")]
+    tensor[7] = 70
+    assert [bytes(chunk.data) for chunk in sent if chunk is not None] == [bytes([0, 1, 2, 3]), bytes([4, 5, 6, 70])]
+    assert left == []
+    scheduler.send("a", frame(FrameKind.ALL_REDUCE, 1))
+    assert scheduler.next_chunk("a") is not None
+    assert len(left) == 1
+
+
 def test_bytes_are_counted_and_closing_ends_every_stream() -> None:
     switch = EpochSwitch()
     scheduler = EgressScheduler(switch)
     scheduler.open("a")
     scheduler.send("a", frame(FrameKind.FORWARD, 0))
-    message = scheduler.next_chunk("a")
-    assert message is not None
-    assert scheduler.sent_bytes == len(message)
+    chunk = scheduler.next_chunk("a")
+    assert chunk is not None
+    assert scheduler.sent_bytes == chunk.size_bytes
     switch.halt()
     assert scheduler.next_chunk("a") is None
     with pytest.raises(HaltedError):

@@ -107,9 +107,11 @@ def test_a_large_parameter_is_reduced_in_pieces_about_alike() -> None:
     assert len(huge.pieces[0]) == MOST_PIECES
 
 
-@pytest.mark.parametrize("bucket_bytes", [200, 60])
-def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(tmp_path: Path, bucket_bytes: int) -> None:
-    names = ["a-000001", "b-000002"]
+@pytest.mark.parametrize(("replicas", "bucket_bytes"), [(2, 200), (2, 60), (4, 60)])
+def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(
+    tmp_path: Path, replicas: int, bucket_bytes: int
+) -> None:
+    names = [f"a-{replica:06x}" for replica in range(replicas)]
     inputs = {name: torch.randn(5, 6, generator=torch.Generator().manual_seed(i)) for i, name in enumerate(names)}
     whole = model()
     nets = {name: model() for name in names}
@@ -135,7 +137,7 @@ def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(tmp_path: P
                 last = torch.tensor([1.0], dtype=torch.float64)
                 reducer.reduce_beside(last)
                 reducer.wait()
-                assert last.item() == 2.0
+                assert last.item() == replicas
             found[end.name] = {name: buckets.gradient(name).clone() for name in buckets.names}
             reducer.close()
 
@@ -143,7 +145,7 @@ def test_buckets_are_summed_over_replicas_while_the_backward_goes_on(tmp_path: P
     for name, parameter in whole.named_parameters():
         assert parameter.grad is not None
         assert torch.allclose(found[names[0]][name], parameter.grad, rtol=1e-5, atol=1e-6)
-        assert torch.equal(found[names[0]][name], found[names[1]][name])
+        assert all(torch.equal(found[names[0]][name], of_another[name]) for of_another in found.values())
 
 
 class CountingBuckets(GradientBuckets):

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +32,19 @@ def test_a_large_tensor_crosses_whole(tmp_path: Path) -> None:
         a.egress.send("b-000002", OutgoingFrame(KEY, sent, epoch=1))
         assert torch.equal(b.mailbox.take(("a-000001", KEY)), sent)
         assert a.egress.sent_bytes == b.mailbox.received_bytes
+
+
+def test_a_tensor_that_has_left_is_let_go(tmp_path: Path) -> None:
+    """Also while nothing follows it: a micro-batch's activations are large, and the next one's may be long in coming."""
+    with Lan(tmp_path / "ca", ["a-000001", "b-000002"]) as lan:
+        lan.connect()
+        memory = np.ones(1_000_000, dtype=np.float32)
+        let_go = threading.Event()
+        weakref.finalize(memory, let_go.set)
+        lan.ends["a-000001"].egress.send("b-000002", OutgoingFrame(KEY, torch.from_numpy(memory), epoch=1))
+        del memory
+        assert lan.ends["b-000002"].mailbox.take(("a-000001", KEY)).sum() == 1_000_000
+        assert let_go.wait(10)
 
 
 def test_a_stream_of_an_epoch_to_come_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

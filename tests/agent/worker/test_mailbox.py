@@ -20,7 +20,7 @@ def key(kind: FrameKind, number: int) -> FrameKey:
 
 
 def deliver(mailbox: Mailbox, of_key: FrameKey, tensor: torch.Tensor) -> None:
-    for message in OutgoingFrame(of_key, tensor, epoch=1).chunks():
+    for message in OutgoingFrame(of_key, tensor, epoch=1).messages():
         data = memoryview(message)[HEADER_BYTES:]
 
         def fill(room: memoryview, data: memoryview = data) -> None:
@@ -114,3 +114,26 @@ def test_pieces_of_an_all_reduce_use_the_same_memory_one_after_another(mailbox: 
             assert piece.tolist() == [number] * 1000
             places.add(piece.data_ptr())
     assert len(places) == 1
+
+
+def test_a_frame_that_is_expected_comes_where_it_is_wanted(mailbox: Mailbox) -> None:
+    mailbox.pieces.reserve(4000, 1)
+    wanted = torch.zeros(2000)
+    address = (SENDER, key(FrameKind.ALL_REDUCE, 0))
+    mailbox.expect(address, wanted[500:1500])
+    deliver(mailbox, address[1], torch.arange(1000.0))
+    with mailbox.taken(address) as arrived:
+        assert arrived.data_ptr() == wanted[500:].data_ptr()
+    assert wanted[500:1500].tolist() == list(range(1000))
+    assert not wanted[:500].any()
+    assert not wanted[1500:].any()
+    deliver(mailbox, key(FrameKind.ALL_REDUCE, 1), torch.ones(1000))
+    with mailbox.taken((SENDER, key(FrameKind.ALL_REDUCE, 1))) as piece:
+        assert piece.data_ptr() != wanted[500:].data_ptr(), "the memory went to a frame that nobody expected"
+
+
+def test_a_frame_of_another_size_than_is_expected_is_refused(mailbox: Mailbox) -> None:
+    address = (SENDER, key(FrameKind.ALL_REDUCE, 0))
+    mailbox.expect(address, torch.zeros(3))
+    with pytest.raises(ValueError, match="has 16 bytes in place of 12"):
+        deliver(mailbox, address[1], torch.ones(4))

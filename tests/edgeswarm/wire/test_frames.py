@@ -22,7 +22,7 @@ KEY = FrameKey(FrameKind.FORWARD, 7, 3, 1, 0, 4)
 def test_a_tensor_comes_back_from_its_chunks(dtype: torch.dtype, shape: list[int], chunk_bytes: int) -> None:
     tensor = torch.randn(shape).mul(3).to(dtype)
     frame = OutgoingFrame(KEY, tensor, epoch=2, chunk_bytes=chunk_bytes)
-    messages = list(frame.chunks())
+    messages = list(frame.messages())
     assert all(len(message) <= HEADER_BYTES + chunk_bytes for message in messages)
     back = decode_frame(iter(messages))
     assert back.dtype == dtype
@@ -34,7 +34,7 @@ def test_a_narrow_frame_has_half_the_bytes_and_comes_back_as_float32(wire_dtype:
     tensor = torch.randn(1000) * 1e-7
     frame = OutgoingFrame(KEY, tensor, epoch=0, wire_dtype=wire_dtype)
     assert frame.total_bytes == 2000
-    back = decode_frame(frame.chunks())
+    back = decode_frame(frame.messages())
     assert back.dtype == torch.float32
     assert float((back - tensor).norm() / tensor.norm()) < {"bfloat16": 2**-8, "float16": 2**-11}[wire_dtype]
     frame.leave_as_sent(tensor)
@@ -48,7 +48,7 @@ def test_rows_of_zeros_do_not_travel_and_are_there_again(wire_dtype: str | None)
     frame = OutgoingFrame(KEY, table, epoch=0, wire_dtype=wire_dtype, leave_out_zeros=True, chunk_bytes=1000)
     assert frame.total_bytes < table.numel() * table.element_size() / 50
     assert OutgoingFrame(KEY, table, epoch=0).total_bytes == table.numel() * table.element_size()
-    messages = list(frame.again().chunks())
+    messages = list(frame.again().messages())
     whole = torch.full((table.numel() * table.element_size() + 3,), 9, dtype=torch.uint8)
     arriving = IncomingFrame(unpack_header(messages[0]), whole)
     assert [arriving.add(unpack_header(message), message) for message in messages].index(True) == len(messages) - 1
@@ -59,7 +59,7 @@ def test_rows_of_zeros_do_not_travel_and_are_there_again(wire_dtype: str | None)
 
 def test_zeros_that_do_not_fit_what_came_are_refused() -> None:
     frame = OutgoingFrame(KEY, torch.zeros(4096), epoch=0, leave_out_zeros=True)
-    (message,) = frame.chunks()
+    (message,) = frame.messages()
     header = unpack_header(message)
     arriving = IncomingFrame(header)
     assert arriving.add(header, message[:HEADER_BYTES] + b"\xff" * header.total_bytes)
@@ -70,7 +70,7 @@ def test_zeros_that_do_not_fit_what_came_are_refused() -> None:
 def test_parts_of_a_tensor_are_sent_as_they_look() -> None:
     tensor = torch.arange(24.0).reshape(4, 6)
     for part in (tensor[:, 1:3], tensor.t(), tensor[1:3]):
-        assert torch.equal(decode_frame(OutgoingFrame(KEY, part, epoch=0).chunks()), part)
+        assert torch.equal(decode_frame(OutgoingFrame(KEY, part, epoch=0).messages()), part)
 
 
 @pytest.mark.parametrize("wire_dtype", [None, "bfloat16"])
@@ -82,7 +82,7 @@ def test_images_travel_as_they_lie(shape: tuple[int, ...], wire_dtype: str | Non
         images.to(memory_format=torch.channels_last),
         images.to(memory_format=torch.channels_last)[1:],
     ):
-        arrived = decode_frame(OutgoingFrame(KEY, tensor, epoch=0, wire_dtype=wire_dtype, chunk_bytes=24).chunks())
+        arrived = decode_frame(OutgoingFrame(KEY, tensor, epoch=0, wire_dtype=wire_dtype, chunk_bytes=24).messages())
         assert torch.equal(arrived, tensor)
         assert arrived.is_contiguous() == tensor.is_contiguous()
 
@@ -91,14 +91,14 @@ def test_images_that_lie_channels_last_are_not_copied() -> None:
     images = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
     frame = OutgoingFrame(KEY, images, epoch=0)
     images[1, 2, 3, 4] = 7.0
-    arrived = decode_frame(frame.chunks())
+    arrived = decode_frame(frame.messages())
     assert arrived[1, 2, 3, 4] == 7.0
     assert arrived.stride() == images.stride()
 
 
 def test_chunks_may_come_in_any_order() -> None:
     tensor = torch.arange(100)
-    messages = list(OutgoingFrame(KEY, tensor, epoch=0, chunk_bytes=96).chunks())[::-1]
+    messages = list(OutgoingFrame(KEY, tensor, epoch=0, chunk_bytes=96).messages())[::-1]
     headers = [unpack_header(message) for message in messages]
     frame = IncomingFrame(headers[0])
     assert [frame.add(h, m) for h, m in zip(headers, messages, strict=True)] == [False] * (len(messages) - 1) + [True]
@@ -140,7 +140,7 @@ def test_what_no_worker_writes_is_refused(message: bytes, reason: str) -> None:
 
 @pytest.mark.parametrize("exponent", [-LARGEST_EXPONENT, LARGEST_EXPONENT])
 def test_the_largest_exponents_of_a_header_can_be_computed_with(exponent: int) -> None:
-    (message,) = OutgoingFrame(KEY, torch.ones(3), epoch=0, wire_dtype="float16").chunks()
+    (message,) = OutgoingFrame(KEY, torch.ones(3), epoch=0, wire_dtype="float16").messages()
     header = unpack_header(replace(unpack_header(message), exponent=exponent).pack() + message[HEADER_BYTES:])
     frame = IncomingFrame(header)
     assert frame.add(header, message)
@@ -150,9 +150,9 @@ def test_the_largest_exponents_of_a_header_can_be_computed_with(exponent: int) -
 
 def test_a_frame_refuses_another_ones_chunks_and_too_many() -> None:
     tensor = torch.arange(4)
-    message = next(OutgoingFrame(KEY, tensor, epoch=0).chunks())
+    message = next(OutgoingFrame(KEY, tensor, epoch=0).messages())
     frame = IncomingFrame(unpack_header(message))
-    other = next(OutgoingFrame(KEY, tensor.reshape(2, 2), epoch=0).chunks())
+    other = next(OutgoingFrame(KEY, tensor.reshape(2, 2), epoch=0).messages())
     with pytest.raises(ValueError, match="differ"):
         frame.add(unpack_header(other), other)
     assert frame.add(unpack_header(message), message)
@@ -165,7 +165,7 @@ def test_a_frame_refuses_another_ones_chunks_and_too_many() -> None:
 )
 def test_a_frame_refuses_chunks_that_are_to_be_read_in_another_way(change: dict[str, Any]) -> None:
     frame = OutgoingFrame(KEY, torch.randn(100), epoch=0, wire_dtype="float16", chunk_bytes=40)
-    first, second = (unpack_header(frame.next_chunk()) for _ in range(2))
+    first, second = (unpack_header(message) for message in list(frame.messages())[:2])
     arriving = IncomingFrame(first)
     with pytest.raises(ValueError, match="chunks of one frame differ"):
         arriving.room(replace(second, **change), 40)
