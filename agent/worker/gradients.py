@@ -166,7 +166,7 @@ class OverlappedReducer:
         switch.on_thrown(self._wake)
         pieces = [piece for of_bucket in buckets.pieces for piece in of_bucket]
         if pieces:
-            group.reserve(max(pieces, key=lambda piece: piece.numel() * piece.element_size()), at_once=REDUCED_AT_ONCE)
+            group.reserve(max(pieces, key=lambda piece: piece.nbytes), at_once=REDUCED_AT_ONCE)
         self._threads = [
             threading.Thread(target=self._run, name="all-reduce", daemon=True)
             for _ in range(REDUCED_AT_ONCE if group.size > 1 else 0)

@@ -32,9 +32,9 @@ class PieceBuffers:
     def take(self, size_bytes: int) -> torch.Tensor:
         """A buffer of at least so many bytes (uint8, on the CPU), until it is given back."""
         with self._lock:
-            large_enough = [place for place, buffer in enumerate(self._free) if buffer.numel() >= size_bytes]
-            if large_enough:  # the smallest of them: who needs a larger one may be next
-                return self._free.pop(min(large_enough, key=lambda place: self._free[place].numel()))
+            for place, buffer in enumerate(self._free):
+                if buffer.numel() >= size_bytes:
+                    return self._free.pop(place)
         return torch.empty(size_bytes, dtype=torch.uint8)
 
     def give_back(self, buffer: torch.Tensor) -> None:

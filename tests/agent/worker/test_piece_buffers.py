@@ -23,13 +23,6 @@ def test_where_all_are_out_one_is_made_and_not_kept() -> None:
     assert pieces.take(5) is not made
 
 
-def test_a_larger_one_is_left_to_who_needs_it() -> None:
-    pieces = PieceBuffers()
-    pieces.reserve(200, 1)
-    pieces.reserve(100, 2)
-    assert [pieces.take(size).numel() for size in (90, 150, 100)] == [100, 200, 100]
-
-
 def test_in_the_end_none_is_kept() -> None:
     pieces = PieceBuffers()
     pieces.reserve(100, 2)
