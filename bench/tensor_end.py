@@ -6,8 +6,9 @@
     {"port": 40123}                                     the receiver, when the other end may connect
     {"seconds": 0.91, "cpu_seconds": 0.44}              each end, when all frames have arrived
 
-Ways: `edgeswarm` is what a worker does (EgressScheduler, OutboundLinks, TensorServer, Mailbox); `grpc` the same kind of
-stream with mTLS, but the messages are there already and are thrown away; `tcp` plain sockets, from tensors into tensors.
+Ways: `edgeswarm` is what a worker does (EgressScheduler, OutboundLinks, TensorServer, Mailbox); `samples` the way of samples
+from the data service, an answer as large as a frame; `grpc` a stream of gRPC with mTLS, but the messages are there already
+and are thrown away; `tcp` plain sockets, from tensors into tensors.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import socket
 import sys
 import threading
@@ -30,6 +32,7 @@ import torch
 from bench.measuring import cpu_seconds
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
+from edgeswarm.wire.byte_stream import ByteStream, StreamListener, open_stream
 from edgeswarm.wire.channel import (
     raw_service,
     raw_stream_unary,
@@ -38,7 +41,9 @@ from edgeswarm.wire.channel import (
     secure_server,
 )
 from edgeswarm.wire.frames import FrameKey, FrameKind
+from edgeswarm.wire.sample_stream import answer_requests, ask_for_samples
 from edgeswarm.wire.tensor_frames import OutgoingFrame, bytes_of
+from edgeswarm.wire.v1 import data_pb2
 from edgeswarm_agent.worker.egress import EgressScheduler
 from edgeswarm_agent.worker.epoch_state import EpochSwitch
 from edgeswarm_agent.worker.links import OutboundLinks
@@ -92,7 +97,12 @@ class Sender:
         self._acks = acks
 
     def run(self, order: Order) -> None:
-        ways: dict[str, Callable[[Order], None]] = {"edgeswarm": self._edgeswarm, "grpc": self._grpc, "tcp": self._tcp}
+        ways: dict[str, Callable[[Order], None]] = {
+            "edgeswarm": self._edgeswarm,
+            "samples": self._samples,
+            "grpc": self._grpc,
+            "tcp": self._tcp,
+        }
         ways[order.way](order)
 
     def _edgeswarm(self, order: Order) -> None:
@@ -111,6 +121,13 @@ class Sender:
             self._paced(order, send)
         switch.halt()
         links.close()
+
+    def _samples(self, order: Order) -> None:
+        samples = bytes(order.frame_bytes)
+        stream = open_stream(order.address, identity=self._identity, node_id=RECEIVER)
+        with Clocks():
+            answer_requests(stream, lambda _: samples, doing="serving samples")
+        stream.close()
 
     def _grpc(self, order: Order) -> None:
         channel = secure_channel(order.address, identity=self._identity, node_id=RECEIVER)
@@ -155,9 +172,16 @@ class Receiver:
             identity, address=f"{LOOPBACK}:0", workers=2, handlers=[raw_service(SERVICE, {METHOD: handler})]
         )
         self._bare_server.start()
+        self._streams: queue.SimpleQueue[tuple[ByteStream, threading.Event]] = queue.SimpleQueue()
+        self._listener = StreamListener(identity, behind=f"{LOOPBACK}:0", taken=self._hand_over)
 
     def run(self, order: Order) -> None:
-        ways: dict[str, Callable[[Order], None]] = {"edgeswarm": self._edgeswarm, "grpc": self._grpc, "tcp": self._tcp}
+        ways: dict[str, Callable[[Order], None]] = {
+            "edgeswarm": self._edgeswarm,
+            "samples": self._samples,
+            "grpc": self._grpc,
+            "tcp": self._tcp,
+        }
         ways[order.way](order)
 
     def _edgeswarm(self, order: Order) -> None:
@@ -171,6 +195,20 @@ class Receiver:
                 mailbox.take((SENDER, key._replace(micro_batch=index)))
                 self._acknowledge(order, index)
         switch.halt()
+
+    def _samples(self, order: Order) -> None:
+        answer(port=self._listener.port)
+        stream, is_done = self._streams.get()
+        request = data_pb2.FetchSamplesRequest(indices=range(256))
+        with Clocks():
+            for _ in range(order.frames):
+                ask_for_samples(stream, request)
+        is_done.set()
+
+    def _hand_over(self, stream: ByteStream) -> None:
+        is_done = threading.Event()
+        self._streams.put((stream, is_done))
+        is_done.wait()
 
     def _grpc(self, order: Order) -> None:
         answer(port=self._bare_port)

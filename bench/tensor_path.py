@@ -1,4 +1,4 @@
-"""What the tensor path costs: CPU seconds per GB of both ends, with mTLS, beside bare gRPC and raw TCP.
+"""What the tensor path and that of samples cost: CPU seconds per GB of both ends, with mTLS, beside bare gRPC and raw TCP.
 
     python -m bench.tensor_path                                  frames of 64 KiB, 1 MiB and 16 MiB
     python -m bench.tensor_path --chunk-kib 128 --chunk-kib 1024     other sizes of a message
@@ -28,8 +28,13 @@ from edgeswarm.security.certificates import Role
 from edgeswarm.wire.frames import CHUNK_BYTES
 from edgeswarm_agent.supervisor import WORKER_ENVIRONMENT
 
-WAYS = ("edgeswarm", "grpc", "tcp")
-SHOWN = {"edgeswarm": "edgeswarm, mTLS", "grpc": "bare gRPC, mTLS", "tcp": "raw TCP"}
+WAYS = ("edgeswarm", "samples", "grpc", "tcp")
+SHOWN = {
+    "edgeswarm": "edgeswarm, mTLS",
+    "samples": "edgeswarm's samples, mTLS",
+    "grpc": "bare gRPC, mTLS",
+    "tcp": "raw TCP",
+}
 FRAME_KIB = (64, 1024, 16 * 1024)
 GB = 1e9
 SLOW_NAMESPACE = "edgeswarm-path"

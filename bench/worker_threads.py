@@ -2,6 +2,7 @@
 
     python -m bench.worker_threads bench/results/matrix/C-100-mobilenet_v2.json
     python -m bench.worker_threads bench/results/matrix/C-100-mobilenet_v2.json --functions nano-1
+    python -m bench.worker_threads bench/results/matrix/A-100-mobilenet_v2.json --served     a first epoch: samples are fetched
 
     rounds  | first ones | counted: the kernel's nanoseconds of each thread | sampled: what one worker's threads are at |
                          ^ read                                             ^ read
@@ -30,13 +31,14 @@ from typing import Any
 from bench.cell import NEVER, Cell, train_from_full_speed, written_job
 from bench.estimate import OURS
 from bench.measuring import Report, run_as_command, say
-from bench.testbed import groups
+from bench.testbed import groups, links
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
-from bench.testbed.links import HUB_ADDRESS
+from bench.testbed.links import HUB, HUB_ADDRESS
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.feed_ahead import FEED_AHEAD
+from edgeswarm.job import LOCAL, SERVED
 from edgeswarm.plan import Plan
 from edgeswarm_coordinator.controller import TrainOptions
 from edgeswarm_coordinator.events import Event, RoundDone
@@ -191,8 +193,10 @@ class Looks:
                 self.sampling = sampled(self._workers[self.sampled_device], self.stacks)
 
 
-def measure(document: Mapping[str, Any], folder: Path, *, sampled_device: str | None) -> tuple[Report, Path]:
-    """Trains the cell's own plan; the report, and where the sampled stacks are."""
+def measure(
+    document: Mapping[str, Any], folder: Path, *, sampled_device: str | None, data: str = LOCAL
+) -> tuple[Report, Path]:
+    """Trains the cell's own plan; the report, and where the sampled stacks are. Served, the hub is no faster than a device."""
     cell = Cell.named(document["cell"])
     plan = Plan.from_json(document["plans"][OURS])
     assert plan.predicted is not None
@@ -211,11 +215,15 @@ def measure(document: Mapping[str, Any], folder: Path, *, sampled_device: str | 
         node_ids = {name: cluster.node_id(name) for name in cluster.names}
         path = folder / "plan.json"
         path.write_text(json.dumps(with_node_ids(plan, node_ids).to_json()))
-        job = written_job(folder / "job", cell.model, rounds=rounds, batch_size=document["mini_batch"])
+        job = written_job(folder / "job", cell.model, rounds=rounds, batch_size=document["mini_batch"], data=data)
         options = TrainOptions(job_path=job, discovery=cluster.discovery(), listen_address=HUB_ADDRESS)
         options = replace(options, plan_path=path, output=folder / "result", checkpoint_every=NEVER)
         looks = Looks(tuple(plan.devices), sampled_device, folder / "stacks.txt")
-        train_from_full_speed(cluster, options, looks.hear)
+        links.limit(HUB, cell.mbps if data == SERVED else None)
+        try:
+            train_from_full_speed(cluster, options, looks.hear)
+        finally:
+            links.limit(HUB, None)
         if looks.sampling is not None:
             looks.sampling.wait()
     return report_of(cell.name, looks, {node_id: name for name, node_id in node_ids.items()}), looks.stacks
@@ -249,11 +257,17 @@ def main() -> int:
     parser.add_argument("cell", type=Path, metavar="FILE", help="a cell's file of bench.matrix, with its plan")
     parser.add_argument("--functions", metavar="DEVICE", help="sample what this device's worker is at, as nano-1")
     parser.add_argument("--most", type=int, default=30, help="functions that are shown  [default: 30]")
+    parser.add_argument("--served", action="store_true", help="every sample comes from the data service")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     _py_spy()
     with tempfile.TemporaryDirectory() as folder:
-        report, stacks = measure(json.loads(given.cell.read_text()), Path(folder), sampled_device=given.functions)
+        report, stacks = measure(
+            json.loads(given.cell.read_text()),
+            Path(folder),
+            sampled_device=given.functions,
+            data=SERVED if given.served else LOCAL,
+        )
         if given.functions is not None:
             shown = functions_of(stacks.read_text().splitlines(), most=given.most)
             report.data["functions"] = [list(each) for each in shown]

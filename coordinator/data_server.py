@@ -3,7 +3,8 @@ where the job's data are served.
 
     coordinator  --- one line of JSON, then silence --->  stdin     the end of stdin ends the service
                  <-- one line of JSON ------------------  stdout    where it listens, or why it can't
-    workers      --- mTLS: Samples/Fetch, Layers/Fetch -> port
+    workers      --- gRPC: Layers/Fetch --------------->  data_port
+                 --- streams of samples --------------->  the port behind it
 
 A process of its own, so that reading data never holds up the command, nor the other way round. What the user's code
 prints goes to stderr. Without samples it needs no torch, whose import would slow down the export beside it.
@@ -16,15 +17,18 @@ import os
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
+from edgeswarm.config import host_and_port, join_host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
-from edgeswarm.wire.channel import secure_server
+from edgeswarm.wire.byte_stream import StreamListener
+from edgeswarm.wire.channel import check_address_is_free, secure_server
 
-from .data_service import DataServiceSettings
+from .data_service import DataServiceReady, DataServiceSettings
 from .layer_server import LayerServer
 
 SERVER_THREADS = 16
@@ -52,17 +56,23 @@ def serve(settings: DataServiceSettings, *, answer: TextIO, life: TextIO) -> int
     threading.Thread(target=wait_for_the_end, name="life", daemon=True).start()
     try:
         identity = Identity.load(Path(settings.identity_folder), role=Role.OPERATOR)
-        handlers = [LayerServer(settings).handler()]
+        samples = None
         if settings.serves_samples:
             from .sample_server import SampleServer
 
             samples = SampleServer(settings)
             may_open.wait()
             samples.open()
-            handlers.append(samples.handler())
-        server, port = secure_server(
-            identity, address=settings.listen_address, workers=SERVER_THREADS, handlers=handlers
+        server, layers_port = secure_server(
+            identity,
+            address=settings.listen_address,
+            workers=SERVER_THREADS,
+            handlers=[LayerServer(settings).handler()],
         )
+        listener = None
+        if samples is not None:
+            check_next_port_is_free(settings.listen_address)
+            listener = StreamListener(identity, behind=settings.listen_address, taken=samples.serve)
         server.start()
     except EdgeswarmError as error:
         if error.code is ErrorCode.PORT_IN_USE:
@@ -70,10 +80,20 @@ def serve(settings: DataServiceSettings, *, answer: TextIO, life: TextIO) -> int
         print(json.dumps({"error": error.to_json()}), file=answer, flush=True)
         return int(error.exit_code)
     serving.set()
-    print(json.dumps({"port": port}), file=answer, flush=True)
+    ready = DataServiceReady(layers_port, 0 if listener is None else listener.port)
+    print(json.dumps(asdict(ready)), file=answer, flush=True)
     over.wait()
+    if listener is not None:
+        listener.stop()
     server.stop(grace=0.5).wait(1.0)
     return 0
+
+
+def check_next_port_is_free(listen_address: str) -> None:
+    """Whoever chose a port lets devices in at that one and the next: any other would be shut. Raises as `secure_server` does."""
+    host, port = host_and_port(listen_address)
+    if port:
+        check_address_is_free(join_host_and_port(host, port + 1))
 
 
 def main() -> int:

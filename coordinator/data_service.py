@@ -44,9 +44,12 @@ class DataServiceSettings:
 
 @dataclass(frozen=True)
 class DataServiceReady:
-    """Where it listens."""
+    """The ports where it listens: for those who fetch layers, as it was told, and behind that one for streams of samples, or 0
+    where none are served.
+    """
 
-    port: int
+    layers_port: int
+    samples_port: int
 
 
 class DataServiceProcess:
@@ -97,7 +100,7 @@ class DataServiceProcess:
         document = json.loads(line)
         if "error" in document:
             raise EdgeswarmError.from_json(document["error"])
-        return DataServiceReady(document["port"])
+        return DataServiceReady(**document)
 
     def check(self) -> None:
         """Raises EdgeswarmError (DATA_FAILED) where it isn't running any more. To be called now and then: it cuts the log too."""

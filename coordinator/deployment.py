@@ -41,11 +41,19 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Holder:
+    """The data service, on the coordinator's machine: who has layers and, where they are served, samples, and at which ports."""
+
+    node_id: str
+    layers_port: int
+    samples_port: int
+
+
+@dataclass(frozen=True)
 class Deployment:
     """Everything that turns a plan into orders.
 
-    places, worker_ports: by node id. holder: node id and port, on the coordinator's machine, from which layers (and samples,
-    where served) are fetched: the data service. training: the settings, but for the data service's address.
+    places, worker_ports: by node id. training: the settings, but for the data service's address.
     evaluation_graph: the same layers in evaluation mode, where there is an evaluation set.
     keeps_layers: the workers hold their stages' layers already, from the epoch before.
     """
@@ -55,7 +63,7 @@ class Deployment:
     layer_graph: LayerGraph
     places: Mapping[str, Place]
     worker_ports: Mapping[str, int]
-    holder: tuple[str, int]
+    holder: Holder
     training: agent_pb2.TrainingSettings
     first_round: int = 0
     evaluation_graph: LayerGraph | None = None
@@ -70,12 +78,11 @@ class Deployment:
             graph_json = _stage_json(self.layer_graph, stage)
             evaluation_json = _stage_json(self.evaluation_graph, stage) if self.evaluation_graph is not None else b""
             for device in stage.devices:
-                holder_id, holder_port = self.holder
-                holder_address = join_host_and_port(self.places[device].own_host, holder_port)
+                own_host = self.places[device].own_host
                 training = agent_pb2.TrainingSettings()
                 training.CopyFrom(self.training)
-                training.data_service.node_id = holder_id
-                training.data_service.address = holder_address
+                training.data_service.node_id = self.holder.node_id
+                training.data_service.address = join_host_and_port(own_host, self.holder.samples_port)
                 fetched = () if self.keeps_layers else range(stage.first_layer, stage.end_layer)
                 requests[device] = agent_pb2.PrepareRequest(
                     job=self.job,
@@ -89,7 +96,11 @@ class Deployment:
                         for peer in self.plan.devices
                     ],
                     sources=[
-                        agent_pb2.LayerSource(layer=layer, node_id=holder_id, address=holder_address)
+                        agent_pb2.LayerSource(
+                            layer=layer,
+                            node_id=self.holder.node_id,
+                            address=join_host_and_port(own_host, self.holder.layers_port),
+                        )
                         for layer in fetched
                     ],
                     keeps_layers=self.keeps_layers,

@@ -18,7 +18,7 @@ from edgeswarm.item_copies import own_copy
 from edgeswarm.job import SERVED, Dataset, Job, model_arguments
 from edgeswarm.job_file import user_code, user_error
 from edgeswarm.labels import label_error
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm.wire.tensor_misfits import collate_named, describe_batch
 from edgeswarm.wire.tensor_samples import encode_items, part_of
 

@@ -33,8 +33,8 @@ class TrainOptions:
     output: folder of the result, `edgeswarm-out-<job name>` in the current folder by default (the job's name is its file's stem).
     plan_path: an `edgeswarm-plan/1` file to follow; then nothing is measured and `planner` isn't asked.
     micro_batch: fixed, or None to let the planner choose. epochs, batch_size, seed, wire_dtype: over the job's own.
-    fresh_profiles: measure again what is cached. listen_address, data_port: where the data service listens; port 0 for
-    any free one.
+    fresh_profiles: measure again what is cached. listen_address, data_port: where the data service listens, there and on the
+    port behind it; port 0 for any free ones.
     resume: go on with the unfinished training in `unfinished_folder`. new_plan: with a plan of its own even so.
     checkpoint_every: rounds from one checkpoint to the next; None lets the training's own pace decide. tensorboard: folder for
     its event files.

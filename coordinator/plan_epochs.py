@@ -22,7 +22,7 @@ from edgeswarm.wire.v1 import agent_pb2
 from .agents import AgentLink
 from .command import Command
 from .data_service import DataServiceReady
-from .deployment import Deployment
+from .deployment import Deployment, Holder
 from .events import SharesMoved
 from .job_run import JobRun
 from .rehearsal_checks import rehearsal_warnings
@@ -137,7 +137,7 @@ class PlanEpochs:
             evaluation_graph=prepared.evaluation_graph,
             places=self._command.places(ready.links),
             worker_ports=ports,
-            holder=(self._command.identity.node_id, ready.service.port),
+            holder=Holder(self._command.identity.node_id, ready.service.layers_port, ready.service.samples_port),
             training=agent_pb2.TrainingSettings(
                 bundle_sha256=bundle.sha256,
                 job_file=bundle.job_file,

@@ -11,7 +11,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.item_copies import load_images
 from edgeswarm.job import Dataset
 from edgeswarm.job_file import user_error, user_line
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm.wire.tensor_samples import encode_items
 
 

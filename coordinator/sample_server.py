@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-
-import grpc
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.feed_ahead import MOST_SAMPLES_A_CALL
 from edgeswarm.job_file import load_job
-from edgeswarm.wire.fetch import FETCH_SAMPLES, SamplePart, announce_bytes, serve_blob
+from edgeswarm.wire.byte_stream import ByteStream
+from edgeswarm.wire.sample_stream import SamplePart, answer_requests
 from edgeswarm.wire.tensor_samples import encode_items
 from edgeswarm.wire.v1 import data_pb2
 
 from .data_service import DataServiceSettings
-from .layer_server import refuse_another_job, service_of
+from .layer_server import refuse_another_job
 from .sample_items import SampleItems
 
 
 class SampleServer:
-    """The method `Samples/Fetch`. gRPC calls it from several threads. Raises as `load_job` does."""
+    """Answers whoever asks, each on a stream and a thread of its own. Raises as `load_job` does."""
 
     def __init__(self, settings: DataServiceSettings) -> None:
         self._settings = settings
@@ -34,16 +32,16 @@ class SampleServer:
                 job.open_evaluation_dataset, called="evaluation dataset", folder=folder, reading=reading
             )
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        return service_of(FETCH_SAMPLES, self.fetch_samples)
-
     def open(self) -> None:
         """The training set; the other one is opened when it is wanted. Raises EdgeswarmError naming the user's line."""
         self.training.length()
 
-    def fetch_samples(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """FetchSamplesRequest -> the bytes of `encode_items`."""
-        request = data_pb2.FetchSamplesRequest.FromString(data)
+    def serve(self, stream: ByteStream) -> None:
+        """Until the other end closes it."""
+        answer_requests(stream, self.samples, doing="Serving samples")
+
+    def samples(self, request: data_pb2.FetchSamplesRequest) -> bytes:
+        """The bytes of `encode_items`. Raises EdgeswarmError that names the item and the user's line."""
         refuse_another_job(request.job, job_id=self._settings.job_id)
         indices = list(request.indices)
         if len(indices) > MOST_SAMPLES_A_CALL:
@@ -57,8 +55,6 @@ class SampleServer:
             raise EdgeswarmError(ErrorCode.STALE_CALL, f"Job {self._settings.job_id} has no data set {request.set}.")
         items = [wanted.item(index) for index in indices]
         try:
-            encoded = encode_items(items, SamplePart(int(request.part)))
+            return encode_items(items, SamplePart(int(request.part)))
         except EdgeswarmError as error:
             raise wanted.naming_the_item(items, indices, error) from error
-        announce_bytes(context, len(encoded))
-        yield from serve_blob(encoded)

@@ -169,6 +169,13 @@ def _port(value: object) -> int:
     return port
 
 
+def _first_of_two_ports(value: object) -> int:
+    port = _port(value)
+    if port == 65535:
+        raise ValueError("has no port behind it, and both are needed: 1 to 65534, or 0 for any free ones")
+    return port
+
+
 def _threads(value: object) -> int:
     threads = _whole(value)
     if threads < 1:
@@ -289,14 +296,14 @@ class OperatorSettings:
 
     peers: agents' addresses given by hand, "host:port". interfaces: names or addresses to look for agents on (empty: by
     discovery's rules). discovery_seconds: how long to look. join_port, listen_address: of the join server. data_port: on
-    which layers and samples are served during a training, on listen_address too; 0 for any free one.
+    which layers are served during a training, on listen_address too, and samples on the port behind it; 0 for any free ones.
     """
 
     peers: tuple[str, ...] = _setting((), _peers, flag="peer")
     interfaces: tuple[str, ...] = _setting((), _texts, flag="interface")
     discovery_seconds: float = _setting(3.0, _seconds)
     join_port: int = _setting(7599, _port)
-    data_port: int = _setting(0, _port)
+    data_port: int = _setting(0, _first_of_two_ports)
     listen_address: str = _setting("0.0.0.0", _text)
 
 

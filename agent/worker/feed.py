@@ -22,7 +22,7 @@ import torch
 
 from edgeswarm.feed_ahead import FEED_AHEAD_BYTES, most_ahead
 from edgeswarm.job import Job
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 
 from .errors import HaltedError
 from .samples import LONG_FOR_AN_ITEM_SECONDS, LocalSamples, Samples, SampleSource

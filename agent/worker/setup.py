@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-
-import grpc
+from functools import partial
 
 from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.job import SERVED, Job
@@ -25,7 +24,7 @@ from edgeswarm.routes import Routes, TiedTensor
 from edgeswarm.samples import SampleOrder
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import LayerState
-from edgeswarm.wire.channel import secure_channel
+from edgeswarm.wire.byte_stream import open_stream
 from edgeswarm.wire.frames import FrameKind
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
@@ -46,7 +45,8 @@ from .loaded_job import LoadedJob
 from .mailbox import Mailbox
 from .rehearsal import rehearse
 from .sample_cache import SampleCache
-from .samples import LocalSamples, SampleSource, ServedSamples, check_length
+from .samples import LocalSamples, SampleSource, check_length
+from .served_samples import ServedSamples
 from .stage_samples import feed_requests, sample_part
 from .tensor_server import InboundEpoch, TensorServer
 from .timing import Progress, RoundClock
@@ -361,17 +361,15 @@ class StageEpoch:
             )
             return LocalSamples(dataset, where=self._context.device, reading=loaded.reading)
         service = settings.data_service
-        channel: grpc.Channel = secure_channel(
-            service.address, identity=self._context.identity, node_id=service.node_id
-        )
-        self._stack.callback(channel.close)
-        return ServedSamples(
-            channel,
+        served = ServedSamples(
+            partial(open_stream, service.address, identity=self._context.identity, node_id=service.node_id),
             self._request.job,
             holder=service.node_id,
             sample_set=sample_set,
             cache=self._context.sample_cache,
         )
+        self._stack.callback(served.close)
+        return served
 
 
 def _fetched_bytes_of(source: SampleSource | None) -> Callable[[], int]:

@@ -13,7 +13,7 @@ from edgeswarm.model.stage import StageModule
 from edgeswarm.model.structure import flatten
 from edgeswarm.routes import Routes
 from edgeswarm.samples import SampleOrder
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 
 from .feed import Batch, FeedRequest, rebuilt
 

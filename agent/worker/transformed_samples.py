@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from edgeswarm.errors import EdgeswarmError
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm.wire.tensor_samples import encode_values
 
 from .sample_cache import KeptSamples, Place, SampleCache, StorePart

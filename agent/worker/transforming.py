@@ -17,7 +17,7 @@ import torch
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode, said_by
 from edgeswarm.model.draws import WatchedGenerator, drawing_from, restored_generators
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm.wire.tensor_misfits import collate_named
 from edgeswarm.wire.tensor_samples import part_of
 

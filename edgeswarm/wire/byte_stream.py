@@ -1,4 +1,4 @@
-"""Connections for large amounts of bytes that go one way: mutual TLS over plain sockets, with as few wake-ups as can be.
+"""Connections for large amounts of bytes: mutual TLS over plain sockets, with as few wake-ups as can be.
 
 On a slow link a large message comes in hundreds of packets. gRPC wakes up for each few of them: on a link of 100 Mbit/s it
 takes 23 CPU seconds to receive a GB, a third of which is the kernel's; more than a small device has. Here the one who
@@ -53,6 +53,10 @@ MOST_HANDSHAKES = 64
 _ACCEPT_PAUSE_SECONDS = 0.1
 
 
+class TooLateError(TimeoutError):
+    """The time `within` which something was to be received is over; the system's own TimeoutError is a connection that broke."""
+
+
 class ByteStream:
     """One end. One thread may send while another receives nothing; a stream is used in one direction at a time.
 
@@ -77,16 +81,20 @@ class ByteStream:
         self._wakes_at = 1
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-        self._deadline: float | None = time.monotonic() + CONNECT_SECONDS  # of the whole handshake
+        self.within(CONNECT_SECONDS)  # the whole handshake
         _set_options(connection)
         self._shake_hands()
         connection.settimeout(None)
-        self._deadline = None
+        self.within(None)
         held, self._buffer = self._buffer[: self._held], memoryview(bytearray(WAKE_BYTES + _MOST_RECORD_BYTES))
         self._buffer[: self._held] = held
         der = self._tls.getpeercert(binary_form=True)
         assert der is not None, "both sides' certificates are required"
         self.peer = certificate_holder(x509.load_der_x509_certificate(der))[0]
+
+    def within(self, seconds: float | None) -> None:
+        """What is received from now on has to be here in this time, all together; None: it may take for ever."""
+        self._deadline = None if seconds is None else time.monotonic() + seconds
 
     def send(self, *parts: bytes | memoryview) -> None:
         """Returns when the kernel has them all. Raises OSError when the connection has ended.
@@ -99,7 +107,11 @@ class ByteStream:
         self._flush()
 
     def receive_into(self, view: memoryview) -> None:
-        """Waits until all of `view` is filled. Raises EOFError when the other end has closed, OSError when it broke."""
+        """Waits until all of `view` is filled.
+
+        Raises EOFError when the other end has closed, OSError when it broke, TooLateError at the end of the time `within` which
+        it was to come.
+        """
         filled, size = 0, len(view)
         while filled < size:
             if not self._tls.pending() and not self._incoming.pending:  # the exception below costs more
@@ -129,10 +141,14 @@ class ByteStream:
             return error.strerror or str(error)
         return "closed"
 
-    def close(self) -> None:
-        """Idempotent; whoever waits in the stream gets an error, on this side and on the other."""
+    def break_off(self) -> None:
+        """From any thread: whoever waits in the stream gets an error, on this side and on the other. `close` it all the same."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Idempotent; as `break_off`, and its file descriptor is free for others: nobody may be in the stream any more."""
+        self.break_off()
         self._connection.close()
 
     def _shake_hands(self) -> None:
@@ -155,12 +171,12 @@ class ByteStream:
                 return
 
     def _seconds_left(self) -> float | None:
-        """For the handshake; None once it is done. Raises TimeoutError: what trickles in gives nobody more time."""
+        """None for ever. Raises TooLateError: what trickles in gives nobody more time."""
         if self._deadline is None:
             return None
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the handshake takes too long")
+            raise TooLateError("it takes too long")
         return left
 
     def _flush(self) -> None:
@@ -180,7 +196,7 @@ class ByteStream:
         # Not by a receive that blocks: what it finds at first it takes away, and then sleeps until as much again is there.
         left = self._seconds_left()
         if not self._poll.poll(None if left is None else 1000 * left):
-            raise TimeoutError("nothing comes")
+            raise TooLateError("nothing comes")
         try:
             count = self._connection.recv_into(self._buffer[self._held :], 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -355,7 +371,7 @@ def _context(identity: Identity, protocol: int) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=identity.authority_pem.decode())
     if protocol == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0  # nothing is sent against the stream's direction
+        context.num_tickets = 0  # nothing is sent that nobody reads
     with _file_of(identity.key_pem + identity.certificate_pem) as path:
         context.load_cert_chain(path)
     return context

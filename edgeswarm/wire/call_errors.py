@@ -1,7 +1,7 @@
 """Errors of gRPC calls as a person reads them, and an EdgeswarmError's way from a servicer to its caller.
 
 A servicer raises EdgeswarmError; the server's interceptor ends the call with the error's JSON in the trailing metadata;
-`error_of_call` builds the same error again on the other side.
+`error_of_call` builds the same error again on the other side. What is no gRPC sends the same JSON: `pack_error`.
 """
 
 from __future__ import annotations
@@ -108,20 +108,41 @@ def _sent_error(error: grpc.RpcError) -> EdgeswarmError | None:
     metadata = cast("tuple[tuple[str, str | bytes], ...] | None", error.trailing_metadata())
     for key, value in metadata or ():
         if key == METADATA_KEY:
-            try:
-                document = json.loads(value)
-                return EdgeswarmError.from_json({str(name): str(text) for name, text in document.items()})
-            except (ValueError, AttributeError):
-                _log.warning("an error of another version arrived and can't be read: %r", value[:200])
+            return unpack_error(value)
     return None
 
 
-def _abort(context: grpc.ServicerContext, error: EdgeswarmError) -> NoReturn:
+def pack_error(error: EdgeswarmError) -> bytes:
+    """The error as JSON, its texts cut where they are longer than anybody reads."""
     trimmed = EdgeswarmError(
         error.code, error.message[:_DETAIL_LIMIT], error.remedy[:_DETAIL_LIMIT], detail=error.detail[-_DETAIL_LIMIT:]
     )
-    document = json.dumps(trimmed.to_json(), ensure_ascii=False).encode(errors="replace")
-    context.set_trailing_metadata(((METADATA_KEY, document),))
+    return json.dumps(trimmed.to_json(), ensure_ascii=False).encode(errors="replace")
+
+
+def unpack_error(data: str | bytes) -> EdgeswarmError | None:
+    """What `pack_error` made; None for anything else."""
+    try:
+        document = json.loads(data)
+        return EdgeswarmError.from_json({str(name): str(text) for name, text in document.items()})
+    except (ValueError, AttributeError):
+        _log.warning("an error of another version arrived and can't be read: %r", data[:200])
+    return None
+
+
+def defect(error: Exception, doing: str) -> EdgeswarmError:
+    """For whoever called, of what nobody expected here. Logs it."""
+    _log.error("%s failed", doing, exc_info=error)
+    return EdgeswarmError(
+        ErrorCode.INTERNAL,
+        f"{doing} failed: {type(error).__name__}: {error}",
+        "This is a defect of edgeswarm; please report it with the details.",
+        detail="".join(traceback.format_exception(error)),
+    )
+
+
+def _abort(context: grpc.ServicerContext, error: EdgeswarmError) -> NoReturn:
+    context.set_trailing_metadata(((METADATA_KEY, pack_error(error)),))
     status = {
         ErrorCode.TRUST: grpc.StatusCode.PERMISSION_DENIED,
         ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
@@ -136,16 +157,7 @@ def _fail(context: grpc.ServicerContext, error: Exception, method: str) -> NoRet
     if isinstance(error, grpc.RpcError) or (type(error) is Exception and not error.args):
         # The caller is gone (gRPC raises in the request iterator), or the servicer called context.abort itself.
         raise error
-    _log.error("%s failed", method, exc_info=error)
-    _abort(
-        context,
-        EdgeswarmError(
-            ErrorCode.INTERNAL,
-            f"{method} failed: {type(error).__name__}: {error}",
-            "This is a defect of edgeswarm; please report it with the details.",
-            detail="".join(traceback.format_exception(error)),
-        ),
-    )
+    _abort(context, defect(error, method))
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):

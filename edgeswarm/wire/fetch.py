@@ -1,17 +1,17 @@
-"""Fetching what is bigger than one message from whoever holds it: a layer's state, samples.
+"""Fetching what is bigger than one message from whoever holds it: a layer's state.
 
 A request is one protobuf message, the answer a stream of raw bytes: the parts of one file in order, nothing between.
 
     worker  --- FetchLayerRequest -->  holder
             <-- 512 KiB, 512 KiB, ..., rest ---
 
-Raw bytes, since a `bytes` field of a protobuf message costs two more copies.
+Raw bytes, since a `bytes` field of a protobuf message costs two more copies. Samples, of which a device needs some in each round,
+come over a byte stream: sample_stream.py.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +20,6 @@ import grpc
 from ..errors import EdgeswarmError, ErrorCode
 
 FETCH_LAYER = "/edgeswarm.wire.v1.Layers/Fetch"
-FETCH_SAMPLES = "/edgeswarm.wire.v1.Samples/Fetch"
 
 BYTES_KEY = "edgeswarm-bytes"
 CHUNK_BYTES = 512 * 1024
@@ -29,14 +28,6 @@ LARGEST_BLOB_BYTES = 8 * 1024**3
 # For a worker to get ready, most of which is fetching its layers: those of a large model take many minutes over slow Wi-Fi. A
 # device that is gone is noticed by its heartbeats and by the connection to it, so this only ends what hangs.
 PREPARE_SECONDS = 3600.0
-
-
-class SamplePart(enum.IntEnum):
-    """Which part of an item (inputs, targets) is wanted. The numbers are those of data.proto."""
-
-    BOTH = 0
-    INPUTS = 1
-    TARGETS = 2
 
 
 class Message(Protocol):
@@ -71,11 +62,9 @@ def fetch_blob(
     *,
     timeout_seconds: float,
     largest_bytes: int = LARGEST_BLOB_BYTES,
-    on_call: Callable[[grpc.Call], object] | None = None,
 ) -> bytearray:
     """Ask a holder and gather its whole answer. `method` is one of the names above.
 
-    on_call: is given the call as soon as it is made, so that another thread can cancel it.
     Raises grpc.RpcError (the caller knows whom it asked, and turns it into a message that names the device), and
     EdgeswarmError(LINK_BROKEN) for an answer of more than `largest_bytes`.
     """
@@ -83,8 +72,6 @@ def fetch_blob(
         method, request_serializer=_serialize, response_deserializer=None
     )
     call = ask(request, timeout=timeout_seconds)
-    if on_call is not None:
-        on_call(call)
     announced = _announced_bytes(call)
     blob = bytearray(min(announced, largest_bytes))
     received = 0
@@ -95,7 +82,7 @@ def fetch_blob(
             raise EdgeswarmError(
                 ErrorCode.LINK_BROKEN,
                 f"The answer to {method} is larger than {largest_bytes} bytes; it was cut off.",
-                "Fetch fewer samples at once, or cut the model into smaller layers.",
+                "Cut the model into smaller layers.",
             )
         blob[received:end] = chunk
         received = end

@@ -19,7 +19,7 @@ import torch
 
 from ..errors import EdgeswarmError, ErrorCode
 from ..json_tree import DEEPEST, from_tree
-from .fetch import SamplePart
+from .sample_stream import SamplePart
 from .tensor_columns import (
     Column,
     batch_of,

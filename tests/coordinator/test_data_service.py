@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -16,12 +18,14 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.authority import create_cluster
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import LayerState, pack_layer, write_layer_file
+from edgeswarm.wire.byte_stream import open_stream
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import secure_channel
-from edgeswarm.wire.fetch import FETCH_LAYER, FETCH_SAMPLES, Message, SamplePart, fetch_blob
+from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob
+from edgeswarm.wire.sample_stream import SamplePart, ask_for_samples
 from edgeswarm.wire.tensor_samples import decode_items
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
-from edgeswarm_coordinator.data_service import DataServiceProcess, DataServiceSettings
+from edgeswarm_coordinator.data_service import DataServiceProcess, DataServiceReady, DataServiceSettings
 
 JOB_FILE = """
 import sys
@@ -97,20 +101,37 @@ def process(settings: DataServiceSettings, folder: Path) -> Iterator[DataService
     started.stop()
 
 
+@dataclass(frozen=True)
+class Service:
+    """The service's ports, as a member of its cluster calls them."""
+
+    identity: Identity
+    layers_port: int
+    samples_port: int
+
+    def layer(self, index: int, round_number: int = 0) -> bytearray:
+        reference = agent_pb2.JobReference(job_id="digits-1")
+        request = data_pb2.FetchLayerRequest(job=reference, layer=index, round=round_number)
+        address = f"127.0.0.1:{self.layers_port}"
+        with secure_channel(address, identity=self.identity, node_id=self.identity.node_id) as channel:
+            try:
+                return fetch_blob(channel, FETCH_LAYER, request, timeout_seconds=20)
+            except grpc.RpcError as error:
+                raise error_of_call(error, device="desk") from error
+
+    def samples(self, request: data_pb2.FetchSamplesRequest) -> bytearray:
+        address = f"127.0.0.1:{self.samples_port}"
+        with contextlib.closing(open_stream(address, identity=self.identity, node_id=self.identity.node_id)) as stream:
+            stream.within(20)
+            return ask_for_samples(stream, request)
+
+
 @pytest.fixture(scope="module")
-def channel(process: DataServiceProcess, folder: Path) -> Iterator[grpc.Channel]:
+def service(process: DataServiceProcess, folder: Path) -> Service:
     ready = process.wait_ready(60)
     process.check()
     identity = Identity.from_pem((folder / "operator" / "identity.pem").read_bytes())
-    with secure_channel(f"127.0.0.1:{ready.port}", identity=identity, node_id=identity.node_id) as opened:
-        yield opened
-
-
-def ask(channel: grpc.Channel, method: str, request: Message) -> bytearray:
-    try:
-        return fetch_blob(channel, method, request, timeout_seconds=20)
-    except grpc.RpcError as error:
-        raise error_of_call(error, device="desk") from error
+    return Service(identity, ready.layers_port, ready.samples_port)
 
 
 def samples(
@@ -118,65 +139,60 @@ def samples(
     part: SamplePart = SamplePart.BOTH,
     job_id: str = "digits-1",
     sample_set: data_pb2.SampleSet = data_pb2.SAMPLE_SET_TRAINING,
-) -> Message:
+) -> data_pb2.FetchSamplesRequest:
     reference = agent_pb2.JobReference(job_id=job_id)
     return data_pb2.FetchSamplesRequest(job=reference, indices=indices, part=int(part), set=sample_set)  # type: ignore[arg-type]
 
 
-def layer(index: int, round_number: int = 0) -> Message:
-    reference = agent_pb2.JobReference(job_id="digits-1")
-    return data_pb2.FetchLayerRequest(job=reference, layer=index, round=round_number)
-
-
-def test_samples_by_index_in_the_order_asked_for(channel: grpc.Channel, folder: Path) -> None:
-    targets = decode_items(ask(channel, FETCH_SAMPLES, samples([5, 3, 39], SamplePart.TARGETS)))
+def test_samples_by_index_in_the_order_asked_for(service: Service, folder: Path) -> None:
+    targets = decode_items(service.samples(samples([5, 3, 39], SamplePart.TARGETS)))
     assert targets == [5, 3, 39]
-    inputs = decode_items(ask(channel, FETCH_SAMPLES, samples([5, 3], SamplePart.INPUTS)))
+    inputs = decode_items(service.samples(samples([5, 3], SamplePart.INPUTS)))
     assert torch.equal(torch.stack(inputs), torch.tensor([[10] * 3, [6] * 3], dtype=torch.uint8))  # type: ignore[arg-type]
-    assert len(decode_items(ask(channel, FETCH_SAMPLES, samples(list(range(13)))))) == 13
-    assert decode_items(ask(channel, FETCH_SAMPLES, samples([]))) == []
+    assert len(decode_items(service.samples(samples(list(range(13)))))) == 13
+    assert decode_items(service.samples(samples([]))) == []
     assert "opening" in (folder / "service.log").read_text()  # what the user's code prints is not the answer
 
 
 @pytest.mark.parametrize(
     ("index", "said"), [(13, "OSError: bad sector"), (14, "Item 14 of the dataset holds a set"), (40, "has 40")]
 )
-def test_an_item_that_fails_is_named(channel: grpc.Channel, index: int, said: str) -> None:
+def test_an_item_that_fails_is_named(service: Service, index: int, said: str) -> None:
     with pytest.raises(EdgeswarmError, match=said) as caught:
-        ask(channel, FETCH_SAMPLES, samples([1, index, 2]))
+        service.samples(samples([1, index, 2]))
     assert caught.value.code is ErrorCode.DATA_FAILED
     assert f"Item {index}" in caught.value.message
 
 
-def test_what_the_users_code_raised_is_told_with_the_users_line(channel: grpc.Channel) -> None:
+def test_what_the_users_code_raised_is_told_with_the_users_line(service: Service) -> None:
     with pytest.raises(
         EdgeswarmError, match=r"can't be read: train\.py, line \d+: OSError: bad sector\. Correct"
     ) as caught:
-        ask(channel, FETCH_SAMPLES, samples([13]))
+        service.samples(samples([13]))
     assert "Traceback" in caught.value.detail
 
 
-def test_the_evaluation_set_is_opened_when_it_is_wanted(channel: grpc.Channel, folder: Path) -> None:
-    ask(channel, FETCH_SAMPLES, samples([1]))
+def test_the_evaluation_set_is_opened_when_it_is_wanted(service: Service, folder: Path) -> None:
+    service.samples(samples([1]))
     assert "opening the other" not in (folder / "service.log").read_text()
     evaluation = data_pb2.SAMPLE_SET_EVALUATION
-    data = ask(channel, FETCH_SAMPLES, samples([4, 0], SamplePart.TARGETS, sample_set=evaluation))
+    data = service.samples(samples([4, 0], SamplePart.TARGETS, sample_set=evaluation))
     assert decode_items(data) == [-4, 0]
     assert (folder / "service.log").read_text().count("opening the other") == 1
     with pytest.raises(EdgeswarmError, match=r"Item 3 of the evaluation dataset .* line \d+: KeyError: 'image'"):
-        ask(channel, FETCH_SAMPLES, samples([3], sample_set=evaluation))
+        service.samples(samples([3], sample_set=evaluation))
     with pytest.raises(EdgeswarmError, match="Item 5 was asked for, and the evaluation dataset has 5"):
-        ask(channel, FETCH_SAMPLES, samples([5], sample_set=evaluation))
+        service.samples(samples([5], sample_set=evaluation))
 
 
-def test_layers_of_round_0_that_may_be_written_later(channel: grpc.Channel, folder: Path) -> None:
+def test_layers_of_round_0_that_may_be_written_later(service: Service, folder: Path) -> None:
     with pytest.raises(EdgeswarmError, match="no state of layer 2 at round 0"):
-        ask(channel, FETCH_LAYER, layer(2))
+        service.layer(2)
     state = LayerState(0, {"w": torch.rand(700, 700)})
     write_layer_file(folder / "snapshot", 2, state)
-    assert ask(channel, FETCH_LAYER, layer(2)) == pack_layer(state)
+    assert service.layer(2) == pack_layer(state)
     with pytest.raises(EdgeswarmError, match="at round 3") as caught:
-        ask(channel, FETCH_LAYER, layer(2, round_number=3))
+        service.layer(2, round_number=3)
     assert caught.value.code is ErrorCode.STALE_CALL
 
 
@@ -195,28 +211,71 @@ def test_where_no_samples_are_served_the_job_is_not_loaded(settings: DataService
         state = LayerState(0, {"w": torch.rand(7)})
         write_layer_file(folder / "snapshot", 5, state)
         identity = Identity.from_pem((folder / "operator" / "identity.pem").read_bytes())
-        with secure_channel(f"127.0.0.1:{ready.port}", identity=identity, node_id=identity.node_id) as channel:
-            assert ask(channel, FETCH_LAYER, layer(5)) == pack_layer(state)
-            with pytest.raises(EdgeswarmError):
-                ask(channel, FETCH_SAMPLES, samples([1]))
+        assert ready.samples_port == 0
+        assert Service(identity, ready.layers_port, 0).layer(5) == pack_layer(state)
     finally:
         service.stop()
 
 
-def test_another_jobs_call_is_refused(channel: grpc.Channel) -> None:
+def test_another_jobs_call_is_refused(service: Service) -> None:
     with pytest.raises(EdgeswarmError, match="belongs to job digits-1, not to 'other'"):
-        ask(channel, FETCH_SAMPLES, samples([1], job_id="other"))
+        service.samples(samples([1], job_id="other"))
 
 
-def test_a_stranger_is_refused(process: DataServiceProcess, channel: grpc.Channel, tmp_path: Path) -> None:
+def test_a_stranger_is_refused(service: Service, tmp_path: Path) -> None:
     _, stranger = create_cluster(authority_folder=tmp_path / "a", operator_folder=tmp_path / "o")
-    port = channel._channel.target().decode().rpartition(":")[2]  # type: ignore[attr-defined]
-    with (
-        secure_channel(f"127.0.0.1:{port}", identity=stranger, node_id=stranger.node_id) as other,
-        pytest.raises(EdgeswarmError) as caught,
-    ):
-        ask(other, FETCH_SAMPLES, samples([1]))
+    other = replace(service, identity=stranger)
+    with pytest.raises(EdgeswarmError) as caught:
+        other.samples(samples([1]))
+    assert caught.value.code is ErrorCode.TRUST
+    with pytest.raises(EdgeswarmError) as caught:
+        other.layer(1)
     assert caught.value.code in (ErrorCode.TRUST, ErrorCode.DEVICE_UNREACHABLE)
+
+
+def test_one_that_trusts_us_and_is_none_of_ours_has_nothing(service: Service, tmp_path: Path) -> None:
+    _, stranger = create_cluster(authority_folder=tmp_path / "a", operator_folder=tmp_path / "o")
+    ours = service.identity
+    mixed = Identity(ours.node_id, stranger.key_pem, stranger.certificate_pem, ours.authority_pem)
+    with pytest.raises((OSError, EOFError)):
+        replace(service, identity=mixed).samples(samples([1]))
+
+
+def test_with_a_port_of_the_settings_samples_are_at_the_one_behind_it(
+    settings: DataServiceSettings, folder: Path
+) -> None:
+    first = free_port_before_a_free_one()
+    chosen = replace(settings, listen_address=f"127.0.0.1:{first}")
+    started = DataServiceProcess(chosen, log_path=folder / "chosen.log")
+    started.start()
+    try:
+        assert started.wait_ready(60) == DataServiceReady(first, first + 1)
+    finally:
+        started.stop()
+
+
+def test_where_another_program_has_that_one_it_is_told(settings: DataServiceSettings, folder: Path) -> None:
+    """At any other port a firewall might shut the devices out, who would wait for samples for ever."""
+    first = free_port_before_a_free_one()
+    with socket.create_server(("127.0.0.1", first + 1)):
+        started = DataServiceProcess(
+            replace(settings, listen_address=f"127.0.0.1:{first}"), log_path=folder / "taken.log"
+        )
+        started.start()
+        try:
+            with pytest.raises(EdgeswarmError, match=f"127.0.0.1:{first + 1} already.*another data_port") as caught:
+                started.wait_ready(60)
+            assert caught.value.code is ErrorCode.PORT_IN_USE
+        finally:
+            started.stop()
+
+
+def free_port_before_a_free_one() -> int:
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            port: int = one.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError), socket.create_server(("127.0.0.1", port + 1)):
+                return port
 
 
 def test_a_dataset_that_does_not_open_is_said_with_the_users_line(settings: DataServiceSettings, folder: Path) -> None:

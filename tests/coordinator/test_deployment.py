@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.wire.v1 import agent_pb2
-from edgeswarm_coordinator.deployment import Deployment, Place, host_seen_from, is_loopback, place_of, tied_tensors
+from edgeswarm_coordinator.deployment import (
+    Deployment,
+    Holder,
+    Place,
+    host_seen_from,
+    is_loopback,
+    place_of,
+    tied_tensors,
+)
 from edgeswarm_coordinator.own_address import own_host_towards
 
 from .small_graphs import small_graph
@@ -31,7 +39,7 @@ def deployment(places: dict[str, Place]) -> Deployment:
         layer_graph=GRAPH,
         places=places,
         worker_ports={"a": 7601, "b": 7602, "c": 7603},
-        holder=("operator-1", 9000),
+        holder=Holder("operator-1", layers_port=9000, samples_port=9001),
         training=agent_pb2.TrainingSettings(batch_size=8, epochs=2, seed=3),
     )
 
@@ -45,7 +53,7 @@ def test_each_device_gets_its_own_stage_and_its_own_layers() -> None:
     assert Plan.from_json(json.loads(requests["b"].plan_json)) == PLAN
     assert {peer.node_id for peer in requests["a"].peers} == {"a", "b", "c"}
     assert requests["a"].training.seed == 3
-    assert requests["a"].training.data_service.address == "127.0.0.1:9000"
+    assert requests["a"].training.data_service.address == "127.0.0.1:9001"
 
 
 def test_workers_that_keep_their_layers_are_told_so_and_fetch_none() -> None:
@@ -68,7 +76,8 @@ def test_a_box_elsewhere_reaches_our_own_agent_at_our_address() -> None:
     assert peers["a"]["a"] == "127.0.0.1:7601"
     assert peers["a"]["b"] == "192.168.1.20:7602"
     assert peers["c"]["b"] == "192.168.1.20:7602"
-    assert requests["a"].training.data_service.address == "127.0.0.1:9000"
+    assert requests["a"].training.data_service.address == "127.0.0.1:9001"
+    assert requests["b"].training.data_service.address == "192.168.1.5:9001"
     assert requests["b"].sources[0].address == "192.168.1.5:9000"
 
 

@@ -170,6 +170,8 @@ def test_a_bad_value_names_its_variable_or_flag() -> None:
         load_agent_settings(flags={"slow_down": 0.1}, environment={})
     with pytest.raises(EdgeswarmError, match=r"--peer: .* not a list of addresses .*brackets"):
         load_operator_settings(flags={"peers": ("fd00::1",)}, environment={})
+    with pytest.raises(EdgeswarmError, match="EDGESWARM_DATA_PORT: '65535' has no port behind it"):
+        load_operator_settings(environment={"EDGESWARM_DATA_PORT": "65535"})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgeswarm.job_file import load_job
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm.wire.tensor_samples import collate_items, encode_items
 
 ROOT = Path(__file__).parents[2]

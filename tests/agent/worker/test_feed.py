@@ -13,19 +13,18 @@ from torch.utils.data import default_collate
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Job
-from edgeswarm.security.authority import create_cluster
-from edgeswarm.wire.channel import secure_channel
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm.wire.tensor_samples import collate
 from edgeswarm.wire.v1 import data_pb2
-from edgeswarm_agent.worker import samples
+from edgeswarm_agent.worker import served_samples
 from edgeswarm_agent.worker.errors import HaltedError
 from edgeswarm_agent.worker.feed import Batch, FeedRequest, SampleFeed
 from edgeswarm_agent.worker.sample_cache import SampleCache
-from edgeswarm_agent.worker.samples import LocalSamples, PlainSamples, SampleSource, ServedSamples
+from edgeswarm_agent.worker.samples import LocalSamples, PlainSamples, SampleSource
+from edgeswarm_agent.worker.served_samples import ServedSamples
 from edgeswarm_agent.worker.transforming import sample_generator
 
-from .sample_service import JOB, Cluster, Service
+from .sample_service import Cluster, Service
 
 LENGTH = 60
 
@@ -57,7 +56,7 @@ def service(cluster: Cluster) -> Service:
 
 @pytest.fixture
 def served(cluster: Cluster, service: Service) -> ServedSamples:
-    return ServedSamples(cluster.channel, JOB, holder="desk")
+    return cluster.source()
 
 
 def job(**fields: Any) -> Job:
@@ -122,7 +121,7 @@ def test_many_samples_come_in_several_calls(
     served: ServedSamples, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The data service answers for so many at a time, and a micro-batch may have more."""
-    monkeypatch.setattr(samples, "MOST_SAMPLES_A_CALL", 20)
+    monkeypatch.setattr(served_samples, "MOST_SAMPLES_A_CALL", 20)
     found = served.read(range(48), SamplePart.TARGETS)
     assert [len(indices) for indices, _ in service.calls] == [20, 20, 8]
     assert found.collate(range(48)).tolist() == [index % 10 for index in range(48)]
@@ -131,7 +130,7 @@ def test_many_samples_come_in_several_calls(
 def test_a_later_epoch_is_local_as_far_as_the_budget_goes(cluster: Cluster, service: Service, tmp_path: Path) -> None:
     for budget, refetched in ((10**6, 0), (0, 48)):
         cache = SampleCache(tmp_path / "samples", limit_bytes=budget)
-        source = ServedSamples(cluster.channel, JOB, holder="desk", cache=cache)
+        source = cluster.source(cache=cache)
         fetched = []
         for epoch, order in enumerate((list(range(48)), list(range(47, -1, -1)))):
             service.calls.clear()
@@ -150,9 +149,7 @@ def test_the_evaluation_set_is_asked_for_and_kept_apart(cluster: Cluster, servic
     cache = SampleCache()
     service.other = [(index, -index) for index in range(9)]
     sets = (data_pb2.SAMPLE_SET_TRAINING, data_pb2.SAMPLE_SET_EVALUATION)
-    training, evaluation = (
-        ServedSamples(cluster.channel, JOB, holder="desk", sample_set=number, cache=cache) for number in sets
-    )
+    training, evaluation = (cluster.source(sample_set=number, cache=cache) for number in sets)
     for _ in range(2):
         assert training.read([5], SamplePart.TARGETS).item(5) == 5
         assert evaluation.read([5], SamplePart.TARGETS).item(5) == -5
@@ -343,16 +340,6 @@ def test_closing_wakes_a_waiting_get_and_ends_the_call_under_way(
     again = feed(served, requests(1))
     assert again.get(0, 0).targets.tolist() == [0, 1, 2, 3]
     again.close()
-
-
-def test_a_service_that_is_gone_is_named(tmp_path: Path) -> None:
-    identity = create_cluster(authority_folder=tmp_path / "a", operator_folder=tmp_path / "o")[1]
-    with secure_channel("127.0.0.1:9", identity=identity, node_id=identity.node_id) as channel:
-        made = feed(ServedSamples(channel, JOB, holder="desk"), requests(1))
-        with pytest.raises(EdgeswarmError, match="the data service on desk can't be reached") as caught:
-            made.get(0, 0)
-        assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
-        made.close()
 
 
 class Target(NamedTuple):

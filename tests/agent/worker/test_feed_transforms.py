@@ -15,12 +15,12 @@ from PIL import Image
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Job
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm_agent.worker.feed import FeedRequest, SampleFeed
-from edgeswarm_agent.worker.samples import LocalSamples, SampleSource, ServedSamples
+from edgeswarm_agent.worker.samples import LocalSamples, SampleSource
 
 from ...torchvision_here import torchvision_or_skip
-from .sample_service import JOB, Cluster
+from .sample_service import Cluster
 
 LENGTH = 12
 
@@ -46,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(params=["served", "local"])
 def source(request: pytest.FixtureRequest, cluster: Cluster) -> SampleSource:
     if request.param == "served":
-        return ServedSamples(cluster.channel, JOB, holder="desk")
+        return cluster.source()
     return LocalSamples(Photos())
 
 
@@ -153,7 +153,7 @@ def test_a_device_without_pillow_is_named(cluster: Cluster, monkeypatch: pytest.
             raise ModuleNotFoundError(f"No module named {name!r}", name="PIL")
         return real_import(name, *arguments)
 
-    source = ServedSamples(cluster.channel, JOB, holder="desk")
+    source = cluster.source()
     places = source.read([0], SamplePart.BOTH)
     monkeypatch.setattr(builtins, "__import__", without_pillow)
     with pytest.raises(ImportError):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from edgeswarm.process_memory import anonymous_bytes, give_back_free_memory
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm.wire.tensor_samples import encode_items
 from edgeswarm_agent.worker import sample_cache
 from edgeswarm_agent.worker.sample_cache import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from edgeswarm.model.export import export_model
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import unpack_layer
+from edgeswarm.wire.byte_stream import StreamListener
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_channel, secure_server
-from edgeswarm.wire.fetch import FETCH_LAYER, SamplePart, fetch_blob, serve_blob
+from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob, serve_blob
+from edgeswarm.wire.sample_stream import SamplePart, answer_requests
 from edgeswarm.wire.tensor_samples import encode_items
 from edgeswarm.wire.v1 import agent_pb2, data_pb2, worker_pb2
 from edgeswarm_agent.supervisor import WorkerProcess, WorkerSettings
@@ -85,25 +88,28 @@ class Desk:
         self.layers = layer_states(self.graph, model, constants=exported.constants, evaluation=evaluation)
         self.asked: list[data_pb2.FetchSamplesRequest] = []
         self.sample_bytes = 0
-        handlers = [
-            raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(self._layer)}),
-            raw_service("edgeswarm.wire.v1.Samples", {"Fetch": raw_unary_stream_handler(self._samples)}),
-        ]
+        handlers = [raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(self._layer)})]
         self.server, port = secure_server(self.operator, address="127.0.0.1:0", workers=8, handlers=handlers)
         self.address = f"127.0.0.1:{port}"
         self.server.start()
+        serve = partial(answer_requests, answer=self._samples, doing="Serving samples")
+        self.listener = StreamListener(self.operator, behind="127.0.0.1:0", taken=serve)
+        self.samples_address = f"127.0.0.1:{self.listener.port}"
 
     def _layer(self, data: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
         yield from serve_blob(self.layers[data_pb2.FetchLayerRequest.FromString(data).layer])
 
-    def _samples(self, data: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
-        request = data_pb2.FetchSamplesRequest.FromString(data)
+    def stop(self) -> None:
+        self.listener.stop()
+        self.server.stop(None)
+
+    def _samples(self, request: data_pb2.FetchSamplesRequest) -> bytes:
         self.asked.append(request)
         items = [DATA[request.set][index] for index in request.indices]
         blob = encode_items(items, SamplePart(int(request.part)))
         if request.set == data_pb2.SAMPLE_SET_TRAINING:
             self.sample_bytes += len(blob)
-        yield from serve_blob(blob)
+        return blob
 
     def asked_of(self, sample_set: data_pb2.SampleSet) -> list[int]:
         return sorted(index for request in self.asked if request.set == sample_set for index in request.indices)
@@ -156,7 +162,7 @@ class OneWorker:
                 evaluation_length=EVALUATION_SAMPLES,
                 least_batch=1,
                 data_mode="served",
-                data_service=agent_pb2.Peer(node_id=desk.operator.node_id, address=desk.address),
+                data_service=agent_pb2.Peer(node_id=desk.operator.node_id, address=desk.samples_address),
             ),
         )
         prepare = worker_pb2.PrepareCommand(request=request, bundle_folder=str(self.bundle))
@@ -186,7 +192,7 @@ class OneWorker:
 
     def close(self) -> None:
         self.worker.kill("the test is over")
-        self.desk.server.stop(None)
+        self.desk.stop()
 
 
 @pytest.fixture

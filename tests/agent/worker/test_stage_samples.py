@@ -12,7 +12,7 @@ from edgeswarm.model.stage import StageModule
 from edgeswarm.plan import Plan, Stage
 from edgeswarm.routes import Routes
 from edgeswarm.samples import SampleOrder
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm_agent.worker.feed import Batch, FeedRequest
 from edgeswarm_agent.worker.stage_samples import (
     evaluation_requests,

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import default_collate
 
 from edgeswarm.errors import EdgeswarmError
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm_agent.worker import transformed_samples
 from edgeswarm_agent.worker.sample_cache import SampleCache
 from edgeswarm_agent.worker.samples import LocalSamples

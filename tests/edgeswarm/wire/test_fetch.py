@@ -10,14 +10,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.authority import create_cluster
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_channel, secure_server
-from edgeswarm.wire.fetch import (
-    FETCH_LAYER,
-    FETCH_SAMPLES,
-    SamplePart,
-    fetch_blob,
-    serve_blob,
-    serve_file,
-)
+from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob, serve_blob, serve_file
 from edgeswarm.wire.v1 import data_pb2
 
 
@@ -54,10 +47,8 @@ def ask(channel: grpc.Channel, layer: int, largest_bytes: int = 10**8) -> bytear
     return fetch_blob(channel, FETCH_LAYER, request, timeout_seconds=20, largest_bytes=largest_bytes)
 
 
-def test_the_methods_and_parts_are_those_of_the_contract() -> None:
-    package = data_pb2.DESCRIPTOR.package
-    assert {FETCH_LAYER, FETCH_SAMPLES} == {f"/{package}.{method}" for method in ("Layers/Fetch", "Samples/Fetch")}
-    assert {f"SAMPLE_PART_{part.name}": part.value for part in SamplePart} == dict(data_pb2.SamplePart.items())
+def test_the_method_is_that_of_the_contract() -> None:
+    assert f"/{data_pb2.DESCRIPTOR.package}.Layers/Fetch" == FETCH_LAYER
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 6, 17])
@@ -87,14 +78,3 @@ def test_more_than_the_bound_is_cut_off(channel: grpc.Channel) -> None:
 def test_a_holders_error_is_a_failed_call(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError):
         ask(channel, 13)
-
-
-def test_a_call_can_be_cancelled_from_outside(channel: grpc.Channel) -> None:
-    with pytest.raises(grpc.RpcError):
-        fetch_blob(
-            channel,
-            FETCH_LAYER,
-            data_pb2.FetchLayerRequest(layer=10_000_000),
-            timeout_seconds=20,
-            on_call=lambda call: call.cancel(),
-        )

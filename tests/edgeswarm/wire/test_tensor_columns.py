@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.wire.fetch import SamplePart
 from edgeswarm.wire.pillow_images import ImageForm
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm.wire.tensor_columns import PackedColumn, read_column
 from edgeswarm.wire.tensor_samples import collate, collate_rows, decode_blocks, decode_items, encode_items
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.wire.fetch import SamplePart
+from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm.wire.tensor_columns import TensorColumn
 from edgeswarm.wire.tensor_file import DTYPES, write_tensors
 from edgeswarm.wire.tensor_samples import collate, collate_rows, decode_blocks, decode_items, encode_items
