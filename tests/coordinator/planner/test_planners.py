@@ -311,3 +311,26 @@ def test_a_mini_batch_that_is_too_small_for_a_layer_is_said_to_be(micro_batch: i
     with pytest.raises(EdgeswarmError, match="batch size is 1, but a layer of the model needs at least 2") as caught:
         sizes_to_try(1, micro_batch, least_batch=2)
     assert "Set batch_size to 2" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("stages", "several_seconds", "expected_stages"), [(2, 9.85, 1), (2, 9.75, 2), (1, 9.99, 1), (2, 10.5, 1)]
+)
+def test_of_plans_that_are_about_as_fast_the_one_stage_is_taken(
+    monkeypatch: pytest.MonkeyPatch, stages: int, several_seconds: float, expected_stages: int
+) -> None:
+    """Several have to be two hundredths faster than its ten seconds; another one stage only faster."""
+    in_passes = expected_in(make_plan(THREE, "data-parallel"), 10.0)
+    found = expected_in(make_plan(THREE, "pipeline" if stages > 1 else "data-parallel"), several_seconds)
+    assert len(found.stages) >= stages
+    monkeypatch.setattr(planners, "plan_in_passes", lambda _: in_passes)
+    monkeypatch.setattr(planners, "plan_by_search", lambda *_, **__: found)
+    whole = PLANNERS["edgeswarm"].whole
+    assert whole is not None
+    chosen = whole(THREE, sizes_to_try(THREE.training.mini_batch, None, least_batch=1))
+    assert chosen is (in_passes if expected_stages == 1 and several_seconds != 9.99 else found)
+
+
+def expected_in(plan: Plan, seconds: float) -> Plan:
+    assert plan.predicted is not None
+    return replace(plan, predicted=replace(plan.predicted, round_seconds=seconds))
