@@ -90,19 +90,19 @@ class ServedSamples:
         """Ends a `read` that is under way with an error; one that is just connecting when it has connected, or failed to."""
         with self._guard:
             self._is_cancelled = self._is_asking
-            self._break_off()
+            self._break_off_call()
 
     def close(self) -> None:
         """As `cancel`, and for good. Idempotent, and from any thread."""
         with self._guard:
             self._is_cancelled = self._is_closed = True
-            self._break_off()
+            self._break_off_call()
+            if not self._is_asking:
+                self._close_stream()
 
-    def _break_off(self) -> None:
-        """Under the guard."""
-        if not self._is_asking:
-            self._close_stream()
-        elif self._stream is not None:
+    def _break_off_call(self) -> None:
+        """Under the guard. A stream on which nobody asks stays: the next feed has use for it."""
+        if self._is_asking and self._stream is not None:
             self._stream.break_off()  # the one who asks closes it
 
     def _fetch(self, indices: list[int], part: SamplePart) -> bytearray:

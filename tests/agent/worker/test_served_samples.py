@@ -60,6 +60,7 @@ def test_one_stream_serves_all_calls_and_none_is_opened_for_what_is_kept(cluster
     source = cluster.source(connect=streams)
     for index in (3, 4, 3, 5):
         assert source.read([index], SamplePart.TARGETS).item(index) == -index
+        source.cancel()  # as a feed does at its end: the next one goes on with the stream
     assert len(streams.opened) == 1
     assert source.calls == len(cluster.service.calls) == 3
 
