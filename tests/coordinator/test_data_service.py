@@ -95,10 +95,18 @@ def settings(folder: Path) -> DataServiceSettings:
 
 @pytest.fixture(scope="module")
 def process(settings: DataServiceSettings, folder: Path) -> Iterator[DataServiceProcess]:
-    started = DataServiceProcess(settings, log_path=folder / "service.log")
-    started.start()
-    yield started
-    started.stop()
+    with running(settings, folder / "service.log") as started:
+        yield started
+
+
+@contextlib.contextmanager
+def running(settings: DataServiceSettings, log_path: Path) -> Iterator[DataServiceProcess]:
+    service = DataServiceProcess(settings, log_path=log_path)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.stop()
 
 
 @dataclass(frozen=True)
@@ -246,28 +254,21 @@ def test_with_a_port_of_the_settings_samples_are_at_the_one_behind_it(
 ) -> None:
     first = free_port_before_a_free_one()
     chosen = replace(settings, listen_address=f"127.0.0.1:{first}")
-    started = DataServiceProcess(chosen, log_path=folder / "chosen.log")
-    started.start()
-    try:
-        assert started.wait_ready(60) == DataServiceReady(first, first + 1)
-    finally:
-        started.stop()
+    with running(chosen, folder / "chosen.log") as service:
+        assert service.wait_ready(60) == DataServiceReady(first, first + 1)
 
 
 def test_where_another_program_has_that_one_it_is_told(settings: DataServiceSettings, folder: Path) -> None:
-    """At any other port a firewall might shut the devices out, who would wait for samples for ever."""
+    """At any other port a firewall might shut the devices out."""
     first = free_port_before_a_free_one()
-    with socket.create_server(("127.0.0.1", first + 1)):
-        started = DataServiceProcess(
-            replace(settings, listen_address=f"127.0.0.1:{first}"), log_path=folder / "taken.log"
-        )
-        started.start()
-        try:
-            with pytest.raises(EdgeswarmError, match=f"127.0.0.1:{first + 1} already.*another data_port") as caught:
-                started.wait_ready(60)
-            assert caught.value.code is ErrorCode.PORT_IN_USE
-        finally:
-            started.stop()
+    chosen = replace(settings, listen_address=f"127.0.0.1:{first}")
+    with (
+        socket.create_server(("127.0.0.1", first + 1)),
+        running(chosen, folder / "taken.log") as service,
+        pytest.raises(EdgeswarmError, match=f"127.0.0.1:{first + 1} already.*another data_port") as caught,
+    ):
+        service.wait_ready(60)
+    assert caught.value.code is ErrorCode.PORT_IN_USE
 
 
 def free_port_before_a_free_one() -> int:
@@ -281,14 +282,12 @@ def free_port_before_a_free_one() -> int:
 def test_a_dataset_that_does_not_open_is_said_with_the_users_line(settings: DataServiceSettings, folder: Path) -> None:
     source = JOB_FILE.replace('print("opening")', "open('no-such-file')")
     (folder / "job" / "broken.py").write_text(source)
-    broken = DataServiceProcess(replace(settings, job_file="broken.py"), log_path=folder / "broken.log")
-    broken.start()
-    try:
-        with pytest.raises(EdgeswarmError, match=r"^broken.py, line \d+: FileNotFoundError") as caught:
-            broken.wait_ready(60)
-        assert caught.value.code is ErrorCode.JOB_FILE
-    finally:
-        broken.stop()
+    with (
+        running(replace(settings, job_file="broken.py"), folder / "broken.log") as broken,
+        pytest.raises(EdgeswarmError, match=r"^broken.py, line \d+: FileNotFoundError") as caught,
+    ):
+        broken.wait_ready(60)
+    assert caught.value.code is ErrorCode.JOB_FILE
 
 
 def test_one_that_is_killed_is_explained(settings: DataServiceSettings, folder: Path) -> None:
