@@ -333,6 +333,16 @@ def test_of_plans_that_are_about_as_fast_the_one_stage_is_taken(
     assert chosen is (found if is_taken else in_passes)
 
 
+def test_one_stage_on_fewer_devices_has_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = expected_in(make_plan(THREE, "single"), 10.0)
+    found = expected_in(make_plan(THREE, "pipeline"), 9.99)
+    monkeypatch.setattr(planners, "plan_in_passes", lambda _: alone)
+    monkeypatch.setattr(planners, "plan_by_search", lambda *_, **__: found)
+    whole = PLANNERS["edgeswarm"].whole
+    assert whole is not None
+    assert whole(THREE, sizes_to_try(THREE.training.mini_batch, None, least_batch=1)) is found
+
+
 def expected_in(plan: Plan, seconds: float) -> Plan:
     assert plan.predicted is not None
     return replace(plan, predicted=replace(plan.predicted, round_seconds=seconds))
