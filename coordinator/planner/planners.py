@@ -45,8 +45,8 @@ MOST_TRIES = 4
 # By how much longer a round may be, with fewer micro-batches in flight for their frames' sake, before another plan is looked for.
 _NO_LONGER = 0.005
 
-# By how much faster than one stage on as many devices a plan of several has to be. What makes a device slower for a moment, and no
-# simulation knows, holds up others at every micro-batch that they hand over; and where one is slower than its profile said,
+# By how much faster than one stage on as many devices a plan of several has to be. What makes a device slower for a moment, which
+# no simulation knows, holds up others at every micro-batch that they hand over; and where one is slower than its profile said,
 # samples move to the others of its stage alone. Of two such plans of MobileNetV2 on two tx2s and three nanos, 0.1 % apart by what
 # was expected of them, the one stage was 12 to 15 % faster in three pairs of runs (docs/benchmarks.md, B-100).
 _WORTH_OF_STAGES = 0.02
