@@ -172,6 +172,7 @@ class Job:
     def open_dataset(self) -> Dataset:
         """The training set, every item a pair (inputs, targets), also where `dataset` returns one of dicts.
 
+        The user's function begins to draw at the job's seed, as that of the evaluation set does (fixed_draws.py).
         Raises what the user's function raises; EdgeswarmError (JOB_INVALID) where it returns no map-style data set.
         """
         return self._pairs_of("dataset", called="dataset")
@@ -184,9 +185,11 @@ class Job:
 
     def _pairs_of(self, function: str, *, called: str) -> Dataset:
         from .columns import as_pairs  # it needs numpy, which a command that only shows its help can do without
+        from .fixed_draws import begin_draws
 
         columns = (self.input_columns, self.target_columns)
         inputs, targets = (value if value is None or isinstance(value, str) else tuple(value) for value in columns)
+        begin_draws(self.seed)
         return as_pairs(getattr(self, function)(), inputs, targets, function=function, called=called)
 
     def _expect_callable(self, name: str) -> None:

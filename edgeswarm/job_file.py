@@ -15,9 +15,13 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from .errors import EdgeswarmError, ErrorCode, said_by
+from .fixed_draws import begin_draws
 from .job import Job, shown
 
 OWN_PACKAGES = ("edgeswarm", "edgeswarm_agent", "edgeswarm_coordinator")
+
+# Of what a job file draws at its top: the job's own seed is known only after it.
+_SEED_OF_THE_FILE = 0
 
 _load_lock = threading.RLock()
 _load_numbers = itertools.count(1)
@@ -29,7 +33,8 @@ def load_job(folder: str | Path, job_file: str, *, where: str = "this machine") 
     """Run the user's file and return its `job`.
 
     folder: what holds the file; it goes first on sys.path and stays there, so that the file's neighbours import, even
-        later from inside its functions. The file runs as a module of its own in sys.modules.
+        later from inside its functions. The file runs as a module of its own in sys.modules, and what it draws is the same
+        each time (fixed_draws.py).
     job_file: its path within the folder. where: the device's name, for messages.
     A process works for one job at a time: loading from another folder forgets the neighbours of the one before.
     Raises EdgeswarmError: JOB_FILE, or MODULE_MISSING naming the module and the device.
@@ -62,6 +67,7 @@ def _run_file(path: Path, where: str) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[name] = module
     importlib.invalidate_caches()
+    begin_draws(_SEED_OF_THE_FILE)
     try:
         # Compiled here and not by the loader: a cached .pyc would hide a change made within the same second.
         exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
