@@ -69,11 +69,6 @@ class LayerFiles:
             yield replace(state, constants=constants[layer.index])
 
 
-def optimizer_state_kinds(state: Mapping[str, Mapping[str, object]]) -> frozenset[str]:
-    """What an optimizer keeps of its parameters ("momentum_buffer", ...), by a layer's state."""
-    return frozenset(key for values in state.values() for key in values)
-
-
 def _check_layer(layer: Layer, state: LayerState, layer_graph: LayerGraph) -> None:
     for names, found in ((layer.parameters, state.parameters), (layer.buffers, state.buffers)):
         for name in sorted({*names, *found}):

@@ -28,16 +28,17 @@ from edgeswarm.model.layer_graph import Layer, LayerGraph
 from edgeswarm.model.structure import flatten
 from edgeswarm.process_memory import anonymous_bytes
 from edgeswarm.samples import SampleOrder
-from edgeswarm.snapshot import LayerState, pack_layer, write_layer_file
+from edgeswarm.snapshot import LayerState, write_layer_file
 
 from .evaluation_checks import check_evaluation
 from .events import BUILD_MODEL, EXPORT_EVALUATION, EXPORT_MODEL, TRY_JOB, WRITE_LAYERS
 from .initial_weights import load_initial_weights
 from .job_checks import check_job, sample_batch
 from .last_round import check_batches
-from .layer_files import LayerFiles, optimizer_state_kinds
+from .layer_files import LayerFiles
 from .met_rows import COUNTED_SAMPLES, count_met_rows, tables_of_inputs
 from .model_facts import MetRows, ServedSamples
+from .optimizer_state import OptimizerState, try_optimizer_state
 from .sample_size import item_bytes
 
 PRECISIONS = ("float32", "float64")
@@ -178,7 +179,7 @@ def prepare(
             evaluation_length = check_evaluation(
                 job, model, opened.evaluation, training_inputs=checked.inputs, folder=folder
             )
-        optimizer_state = _optimizer_state(loaded, model)
+        optimizer_state = try_optimizer_state(job, model, folder=folder)
     dtype = _precision(model)
     args, kwargs = model_arguments(checked.inputs)
     model.train()
@@ -204,7 +205,7 @@ def prepare(
         dtype=dtype,
         dataset_length=checked.dataset_length,
         loss_counts=checked.loss_counts,
-        optimizer_state_factor=sum(optimizer_state.values()),
+        optimizer_state_factor=optimizer_state.factor,
         wire_dtype=job.wire_dtype,
         unused={name: tensors[name].clone() for name in graph.unused},
         evaluation_graph=evaluation.layer_graph if evaluation is not None else None,
@@ -307,25 +308,13 @@ def _to_go_on(
     checkpoint: LayerFiles,
     graph: LayerGraph,
     constants: Mapping[int, Mapping[str, torch.Tensor]],
-    optimizer_state: Mapping[str, float],
+    optimizer_state: OptimizerState,
 ) -> Iterator[LayerState]:
     """The layers of a checkpoint. Raises EdgeswarmError (CHECKPOINT) where model or optimizer can't go on from them."""
-    wanted = frozenset(optimizer_state)
     for state in checkpoint.to_go_on(graph, constants):
-        found = optimizer_state_kinds(state.optimizer)
-        if found and found != wanted and not checkpoint.of_this_job:
-            raise EdgeswarmError(
-                ErrorCode.CHECKPOINT,
-                f"The optimizer is not the one of the checkpoint: it keeps {_listed(wanted)} of a parameter now, "
-                f"and kept {_listed(found)}.",
-                "Give the job back its optimizer to go on, or move the unfinished training away and train from the "
-                "beginning.",
-            )
+        if not checkpoint.of_this_job:
+            optimizer_state.check_goes_on(state.optimizer)
         yield state
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "nothing"
 
 
 def _write_layers(states: Iterable[LayerState], folder: Path) -> None:
@@ -338,34 +327,3 @@ def _write_layers(states: Iterable[LayerState], folder: Path) -> None:
             f"The model's layers can't be written to {folder}: {error.strerror or error}.",
             "Free space there, or set TMPDIR to a folder with more.",
         ) from error
-
-
-def _optimizer_state(loaded: LoadedJob, model: torch.nn.Module) -> dict[str, float]:
-    """What the optimizer keeps of a trained parameter, each with its bytes per byte of the parameter.
-
-    One step on a copy of the smallest one that shows it. State of another size (AdamW's step counter) doesn't grow with the
-    model: 0 bytes. Raises EdgeswarmError (JOB_FILE, JOB_INVALID), the latter where a checkpoint couldn't hold it.
-    """
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    name, smallest = min(trained, key=lambda pair: (pair[1].numel() < 8, pair[1].numel()))
-    copy = torch.nn.Parameter(smallest.detach().clone())
-    copy.grad = torch.zeros_like(copy)
-    with user_code(loaded.folder, "taking an optimizer step"):
-        optimizer = loaded.job.optimizer([(name, copy)])
-        optimizer.step()
-    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    try:
-        pack_layer(LayerState(round=1, optimizer={name: optimizer.state.get(copy, {})}, groups=groups))
-    except ValueError as error:
-        raise EdgeswarmError(
-            ErrorCode.JOB_INVALID,
-            f"What the optimizer keeps fits in no checkpoint: {error}.",
-            "Let its state and its groups' values be numbers, texts, tensors, and lists, tuples and dicts of them.",
-        ) from error
-    return {
-        key: value.element_size() / copy.element_size()
-        if isinstance(value, torch.Tensor) and value.numel() == copy.numel()
-        else 0.0
-        for values in optimizer.state.values()
-        for key, value in values.items()
-    }

@@ -56,6 +56,7 @@ MAY_LOAD_TORCH = (
     "edgeswarm_coordinator.loss_memory",
     "edgeswarm_coordinator.model_checks",
     "edgeswarm_coordinator.optimizer_checks",
+    "edgeswarm_coordinator.optimizer_state",
     "edgeswarm_coordinator.preparation",
     "edgeswarm_coordinator.sample_items",
     "edgeswarm_coordinator.sample_server",

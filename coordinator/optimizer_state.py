@@ -1,0 +1,116 @@
+"""What the job's optimizer keeps of each parameter, before any was trained: for the memory of a plan, and for a checkpoint.
+
+    parameters     w0 w1 w2 ...   b0 b1 b2 ...      by their group in the optimizer and their number of dimensions
+    one step       w2             b0                on copies of the smallest of each kind
+    kept of w*     row_var, col_var, step           Adafactor, say
+    kept of b*     variance, step
+
+Optimizers don't treat all alike: some factorise what they keep of matrices, and a job may give momentum to its weights alone.
+Imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job import Job
+from edgeswarm.job_file import user_code
+from edgeswarm.snapshot import LayerState, pack_layer
+
+# Of a parameter with fewer elements a counter can't be told from what is kept of each element.
+_TELLING_ELEMENTS = 8
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """kept: by parameter, the names of what is kept of it once it was trained. factor: bytes of all that by those of all trained
+    parameters.
+    """
+
+    kept: Mapping[str, frozenset[str]]
+    factor: float
+
+    def check_goes_on(self, found: Mapping[str, Mapping[str, object]]) -> None:
+        """found: what a checkpoint has, by parameter. Raises EdgeswarmError (CHECKPOINT) where this optimizer keeps otherwise."""
+        for name, values in found.items():
+            wanted = self.kept.get(name, frozenset())
+            if values and frozenset(values) != wanted:
+                raise EdgeswarmError(
+                    ErrorCode.CHECKPOINT,
+                    f"The optimizer is not the one of the checkpoint: it keeps {_listed(wanted)} of {name} now, "
+                    f"and kept {_listed(values)}.",
+                    "Give the job back its optimizer to go on, or move the unfinished training away and train from the "
+                    "beginning.",
+                )
+
+
+def try_optimizer_state(job: Job, model: torch.nn.Module, *, folder: Path) -> OptimizerState:
+    """Found out by one step. State of another size than the parameter's (AdamW's counter) doesn't grow with the model: 0 bytes.
+
+    folder: of the job's files. Raises EdgeswarmError (JOB_FILE; JOB_INVALID where a checkpoint couldn't hold what is kept).
+    """
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    with user_code(folder, "making the optimizer"):
+        kinds = _kinds(job.optimizer(list(trained.items())), trained)
+    smallest: dict[tuple[int, int], str] = {}
+    for name, kind in kinds.items():
+        before = smallest.get(kind)
+        if before is None or _telling(trained[name]) < _telling(trained[before]):
+            smallest[kind] = name
+    copies = {name: torch.nn.Parameter(trained[name].detach().clone()) for name in trained if name in smallest.values()}
+    for copy in copies.values():
+        copy.grad = torch.zeros_like(copy)
+    with user_code(folder, "taking an optimizer step"):
+        optimizer = job.optimizer(list(copies.items()))
+        optimizer.step()
+    state = {name: optimizer.state.get(copy, {}) for name, copy in copies.items()}
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    try:
+        pack_layer(LayerState(round=1, optimizer=state, groups=groups))
+    except ValueError as error:
+        raise EdgeswarmError(
+            ErrorCode.JOB_INVALID,
+            f"What the optimizer keeps fits in no checkpoint: {error}.",
+            "Let its state and its groups' values be numbers, texts, tensors, and lists, tuples and dicts of them.",
+        ) from error
+    parameter_bytes = sum(parameter.nbytes for parameter in trained.values())
+    state_bytes = sum(
+        trained[name].nbytes * _factor(state[smallest[kind]], copies[smallest[kind]]) for name, kind in kinds.items()
+    )
+    return OptimizerState(
+        kept={name: frozenset(state[smallest[kind]]) for name, kind in kinds.items()},
+        factor=state_bytes / parameter_bytes,
+    )
+
+
+def _kinds(optimizer: torch.optim.Optimizer, trained: Mapping[str, torch.nn.Parameter]) -> dict[str, tuple[int, int]]:
+    """By parameter its group and its number of dimensions; of what the optimizer trains."""
+    names = {id(parameter): name for name, parameter in trained.items()}
+    return {
+        names[id(parameter)]: (index, parameter.dim())
+        for index, group in enumerate(optimizer.param_groups)
+        for parameter in group["params"]
+    }
+
+
+def _telling(parameter: torch.nn.Parameter) -> tuple[bool, int]:
+    """The less, the sooner it is tried."""
+    return parameter.numel() < _TELLING_ELEMENTS, parameter.numel()
+
+
+def _factor(state: Mapping[str, object], parameter: torch.nn.Parameter) -> float:
+    """Bytes kept by bytes of the parameter, of what is as large as it."""
+    return sum(
+        value.element_size() / parameter.element_size()
+        for value in state.values()
+        if isinstance(value, torch.Tensor) and value.numel() == parameter.numel()
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job import Job
+from edgeswarm_coordinator.optimizer_state import OptimizerState, try_optimizer_state
+
+NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
+Make = Callable[[NamedParameters], torch.optim.Optimizer]
+ADAMW_KEEPS = frozenset({"step", "exp_avg", "exp_avg_sq"})
+
+
+def nothing(*_: Any) -> Any:
+    return None
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 3))
+
+
+def tried(make: Make, module: torch.nn.Module | None = None) -> OptimizerState:
+    job = Job(model=nothing, dataset=nothing, loss=nothing, optimizer=make, batch_size=8)
+    return try_optimizer_state(job, module or model(), folder=Path())
+
+
+def over(named: NamedParameters) -> list[torch.nn.Parameter]:
+    return [parameter for _, parameter in named]
+
+
+def by_weight(named: NamedParameters) -> torch.optim.Optimizer:
+    """Momentum for matrices alone; both groups are there whatever it is given."""
+    matrices = [parameter for _, parameter in named if parameter.dim() > 1]
+    others = [parameter for _, parameter in named if parameter.dim() < 2]
+    return torch.optim.SGD([{"params": matrices, "momentum": 0.9}, {"params": others}], lr=0.1)
+
+
+def by_name(named: NamedParameters) -> torch.optim.Optimizer:
+    """AMSGrad for the last layer alone."""
+    last = [parameter for name, parameter in named if name.startswith("2.")]
+    others = [parameter for name, parameter in named if not name.startswith("2.")]
+    return torch.optim.AdamW([{"params": others}, {"params": last, "amsgrad": True}])
+
+
+def adafactor(named: NamedParameters) -> torch.optim.Optimizer:
+    return torch.optim.Adafactor(over(named))
+
+
+def kept_after_training(make: Make) -> Mapping[str, Mapping[str, object]]:
+    """By parameter, of the whole model's optimizer after two steps."""
+    module = model()
+    named = list(module.named_parameters())
+    optimizer = make(named)
+    for _ in range(2):
+        module(torch.rand(4, 12)).sum().backward()
+        optimizer.step()
+    return {name: optimizer.state.get(parameter, {}) for name, parameter in named}
+
+
+@pytest.mark.parametrize(
+    ("make", "kept", "factor"),
+    [
+        (lambda named: torch.optim.SGD(over(named)), frozenset[str](), 0.0),
+        (lambda named: torch.optim.SGD(over(named), momentum=0.9), frozenset({"momentum_buffer"}), 1.0),
+        (lambda named: torch.optim.AdamW(over(named)), ADAMW_KEEPS, 2.0),
+    ],
+)
+def test_of_all_parameters_alike(make: Make, kept: frozenset[str], factor: float) -> None:
+    found = tried(make)
+    assert found.factor == factor
+    assert found.kept == dict.fromkeys(dict(model().named_parameters()), kept)
+
+
+@pytest.mark.parametrize("make", [by_weight, by_name, adafactor])
+def test_what_is_kept_of_each_parameter_is_what_training_leaves(make: Make) -> None:
+    found, trained = tried(make), kept_after_training(make)
+    assert found.kept == {name: frozenset(values) for name, values in trained.items()}
+    assert len(set(found.kept.values())) == 2
+    found.check_goes_on(trained)
+    found.check_goes_on({name: {} for name in trained})  # of a parameter that never had a gradient
+
+
+def test_the_bytes_are_those_of_all_parameters_together() -> None:
+    matrices, others = 12 * 16 + 16 * 3, 16 + 16 + 16 + 3
+    assert tried(by_weight).factor == pytest.approx(matrices / (matrices + others))
+    last = 16 * 3 + 3
+    assert tried(by_name).factor == pytest.approx((2 * (matrices + others - last) + 3 * last) / (matrices + others))
+    assert tried(adafactor).factor == pytest.approx(others / (matrices + others))
+
+
+def test_another_optimizer_is_named_with_the_parameter() -> None:
+    other = kept_after_training(lambda named: torch.optim.AdamW(over(named)))
+    with pytest.raises(EdgeswarmError, match=r"keeps momentum_buffer of 0\.weight now, and kept exp_avg") as caught:
+        tried(by_weight).check_goes_on(other)
+    assert caught.value.code is ErrorCode.CHECKPOINT
+    with pytest.raises(EdgeswarmError, match=r"keeps exp_avg, .*, max_exp_avg_sq, step of 2\.weight now"):
+        tried(by_name).check_goes_on(other)
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    module = model()
+    module.get_parameter("0.weight").requires_grad_(False)
+    found = tried(lambda named: torch.optim.AdamW(over(named)), module)
+    assert "0.weight" not in found.kept
+    assert found.factor == 2.0
+
+
+def test_state_that_no_checkpoint_holds_is_refused() -> None:
+    class Odd(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self.state[parameter]["odd"] = object()
+
+    with pytest.raises(EdgeswarmError, match="fits in no checkpoint") as caught:
+        tried(lambda named: Odd(over(named)))
+    assert caught.value.code is ErrorCode.JOB_INVALID
