@@ -19,7 +19,7 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 from edgeswarm.config import host_and_port, join_host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
@@ -30,6 +30,7 @@ from edgeswarm.wire.channel import check_address_is_free, secure_server
 
 from .data_service import DataServiceReady, DataServiceSettings
 from .layer_server import LayerServer
+from .lossy_stream import LossyStream
 
 SERVER_THREADS = 16
 
@@ -100,6 +101,8 @@ def main() -> int:
     """Settings from the first line of stdin; then stdin is only waited on: who started us is gone when it ends."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the answer is one line, whatever the user's code prints
+    # A full disk for what it prints is no reason to read no more items.
+    sys.stdout, sys.stderr = cast(TextIO, LossyStream(sys.stdout)), cast(TextIO, LossyStream(sys.stderr))
     try:
         settings = DataServiceSettings(**json.loads(sys.stdin.readline()))
     except (ValueError, TypeError) as error:

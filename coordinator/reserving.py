@@ -106,10 +106,19 @@ class Devices:
             link.call("Reserve", request, timeout_seconds=RESERVE_SECONDS, doing="reserve it")
 
         with self._progress.step(RESERVE_DEVICES):
-            self._held.update(link.node_id for link in new)  # before the call: a lost answer must not leave it taken
-            tasks = [self._supervision.spawn(partial(reserve, link), name=f"reserve {link.node_id}") for link in new]
+            tasks: list[Task[None]] = []
+            first, *others = sorted(new, key=lambda link: link.node_id)
             try:
-                self._supervision.wait(*tasks)
+                # One alone before the others: of two commands that want the same devices one gets all of them.
+                for together in ([first], others):
+                    # Before the call: a lost answer must not leave it taken.
+                    self._held.update(link.node_id for link in together)
+                    asked = [
+                        self._supervision.spawn(partial(reserve, link), name=f"reserve {link.node_id}")
+                        for link in together
+                    ]
+                    tasks += asked
+                    self._supervision.wait(*asked)
             finally:
                 for task in tasks:  # a Release that overtakes its Reserve would leave the device taken
                     task.join(_FREE_SECONDS)

@@ -25,16 +25,20 @@ class SampleServer:
         self._settings = settings
         job = load_job(settings.job_folder, settings.job_file)
         folder, reading = Path(settings.job_folder).resolve(), threading.Lock()
-        self.training = SampleItems(job.open_dataset, called="dataset", folder=folder, reading=reading)
-        self._sets = {data_pb2.SAMPLE_SET_TRAINING: self.training}
+        self._sets = {
+            data_pb2.SAMPLE_SET_TRAINING: SampleItems(
+                job.open_dataset, called="dataset", folder=folder, reading=reading
+            )
+        }
         if job.evaluation_dataset is not None:
             self._sets[data_pb2.SAMPLE_SET_EVALUATION] = SampleItems(
                 job.open_evaluation_dataset, called="evaluation dataset", folder=folder, reading=reading
             )
 
     def open(self) -> None:
-        """The training set; the other one is opened when it is wanted. Raises EdgeswarmError naming the user's line."""
-        self.training.length()
+        """All sets: no device waits for one that takes long. Raises EdgeswarmError naming the user's line."""
+        for each in self._sets.values():
+            each.length()
 
     def serve(self, stream: ByteStream) -> None:
         """Until the other end closes it."""

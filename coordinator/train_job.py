@@ -79,6 +79,7 @@ class TrainJob:
         elif self._options.resume:
             command.progress.warn(f"{self._unfinished.folder} holds no whole checkpoint: the training begins anew.")
         ready = self._plan_and_devices(preparation, by_hand)
+        del preparation  # and with it the data sets, which nobody reads here from now on
         workers, moves = self._train(ready)
         command.supervision.begin(Phase.DONE)
         command.devices.close(reason="the training is done")

@@ -71,8 +71,10 @@ class ServedSamples:
             kept = self._cache.kept(self._job.job_id, int(self._set), int(part))
             places = kept.find(indices)
             missing = [index for index in dict.fromkeys(indices) if index not in places]
-            for first in range(0, len(missing), MOST_SAMPLES_A_CALL):
-                piece = missing[first : first + MOST_SAMPLES_A_CALL]
+            while missing:
+                # Asked anew: what the first calls took says how many the next one may bring.
+                here = self.samples_a_call()
+                piece, missing = missing[:here], missing[here:]
                 data = self._fetch(piece, part)
                 try:
                     places |= kept.add(piece, data)

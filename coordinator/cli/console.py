@@ -7,13 +7,15 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+
+from ..lossy_stream import LossyStream
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +32,7 @@ def data_console() -> Console:
 def progress_console() -> Console:
     """For progress, hints and warnings."""
     return _console(
-        cast(TextIO, _Lossy(sys.stderr, errno.EIO, errno.EPIPE, errno.ENOSPC)), terminal=sys.stderr.isatty()
+        cast(TextIO, LossyStream(sys.stderr, errno.EIO, errno.EPIPE, errno.ENOSPC)), terminal=sys.stderr.isatty()
     )
 
 
@@ -39,7 +41,7 @@ def file_console(file: IO[str]) -> Console:
     from rich.console import Console
 
     return Console(
-        file=cast(TextIO, _Lossy(file)),
+        file=cast(TextIO, LossyStream(file)),
         width=_WIDTH_WITHOUT_TERMINAL,
         color_system=None,
         force_terminal=False,
@@ -63,35 +65,6 @@ def draws_live(console: Console) -> bool:
     rich takes a file for a terminal where FORCE_COLOR asks for colours, and on a dumb terminal it shows nothing alive.
     """
     return console.is_terminal and console.file.isatty() and not console.is_dumb_terminal
-
-
-class _Lossy:
-    """A text stream that may fail: what it doesn't take is lost, and the work of which it tells goes on.
-
-    numbers: of the errors that are meant; all where there are none. A terminal that went away gives EIO, a pipe whose reader
-    left EPIPE, a file on a full disk ENOSPC.
-    """
-
-    def __init__(self, stream: IO[str], *numbers: int) -> None:
-        self._stream = stream
-        self._numbers = numbers
-
-    def write(self, text: str) -> int:
-        self._forgive(lambda: self._stream.write(text))
-        return len(text)
-
-    def flush(self) -> None:
-        self._forgive(self._stream.flush)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def _forgive(self, action: Callable[[], object]) -> None:
-        try:
-            action()
-        except OSError as error:
-            if self._numbers and error.errno not in self._numbers:
-                raise
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -180,9 +180,9 @@ def test_what_the_users_code_raised_is_told_with_the_users_line(service: Service
     assert "Traceback" in caught.value.detail
 
 
-def test_the_evaluation_set_is_opened_when_it_is_wanted(service: Service, folder: Path) -> None:
-    service.samples(samples([1]))
-    assert "opening the other" not in (folder / "service.log").read_text()
+def test_the_evaluation_set_is_open_before_anybody_asks(service: Service, folder: Path) -> None:
+    """One that takes long would keep a device waiting for more than a call may take."""
+    assert (folder / "service.log").read_text().count("opening the other") == 1
     evaluation = data_pb2.SAMPLE_SET_EVALUATION
     data = service.samples(samples([4, 0], SamplePart.TARGETS, sample_set=evaluation))
     assert decode_items(data) == [-4, 0]
@@ -191,6 +191,12 @@ def test_the_evaluation_set_is_opened_when_it_is_wanted(service: Service, folder
         service.samples(samples([3], sample_set=evaluation))
     with pytest.raises(EdgeswarmError, match="Item 5 was asked for, and the evaluation dataset has 5"):
         service.samples(samples([5], sample_set=evaluation))
+
+
+def test_a_full_disk_for_what_the_data_set_prints_is_no_reason_to_stop(settings: DataServiceSettings) -> None:
+    with running(settings, Path("/dev/full")) as process:
+        assert process.wait_ready().samples_port > 0
+        process.check()
 
 
 def test_layers_of_round_0_that_may_be_written_later(service: Service, folder: Path) -> None:

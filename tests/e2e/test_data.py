@@ -5,7 +5,9 @@ What inputs and targets draw must agree, though two devices draw it; what was fe
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from edgeswarm.plan import Plan, Stage
 from edgeswarm.samples import SampleOrder
 from edgeswarm_agent.worker.transforming import sample_generator
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
+from edgeswarm_coordinator.events import Event, RoundDone
 
 from .small_job import relative_distance, train_on
 
@@ -112,3 +115,27 @@ def test_images_are_drawn_alike_at_both_ends_and_fetched_once(cluster: Throwaway
     for name in "abc":
         samples = Folders.within(cluster.folder / "agents" / name).cache_dir / "samples"
         assert list(samples.iterdir()) == []
+
+
+WATCHED = (
+    JOB.replace("import random\n", "import random\nimport weakref\n\nOPEN = weakref.WeakSet()\n", 1)
+    .replace("class Photos:\n", "class Photos:\n    def __init__(self):\n        OPEN.add(self)\n\n", 1)
+    .replace("    seed=4,\n", "    seed=4,\n    evaluation_dataset=Photos,\n    evaluate_every=2,\n", 1)
+)
+
+
+def test_while_it_trains_the_command_holds_no_data_set(cluster: ThrowawayCluster, tmp_path: Path) -> None:
+    """They may be as large as its memory, and the data service has its own."""
+    (tmp_path / "watched.py").write_text(WATCHED)
+    stage = Stage(first_layer=0, end_layer=2, shares={cluster.node_id("a"): 10}, in_flight=1)
+    held: list[int] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, RoundDone):
+            (module,) = (module for name, module in sys.modules.items() if name.endswith("_watched"))
+            gc.collect()
+            held.append(len(module.OPEN))
+
+    plan = Plan(planner="hand", micro_batch=10, micro_batches=1, stages=(stage,))
+    train_on(cluster, tmp_path / "watched.py", plan=plan, output=tmp_path / "out", listener=listen)
+    assert held == [0] * 9

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edgeswarm.errors import ExitCode
@@ -195,6 +196,22 @@ def test_a_second_job_is_refused_and_the_first_goes_on_until_its_coordinator_is_
     wait_until_idle(desk.cluster, *NAMES)
     assert living(workers) == []
     wait_until(lambda: not living(service), seconds=5.0, what="the data service has ended")
+
+
+def test_of_two_that_begin_at_the_same_moment_one_trains(desk: Desk) -> None:
+    commands = [
+        desk.train(ENDLESS_JOB, "--output", desk.folder / f"of-{number}", groups=WITH_REPLICAS) for number in range(2)
+    ]
+    processes = [psutil.Process(command.pid) for command in commands]
+    wait_until(lambda: len(living(processes)) < 2, seconds=60.0, what="one of the two has ended")
+    alive = living(processes)
+    (loser,) = (command for command in commands if command.pid not in {process.pid for process in alive})
+    assert "is busy with job" in loser.end().message
+    (winner,) = (command for command in commands if command is not loser)
+    winner.wait_for(FIRST_ROUND)
+    winner.signal(signal.SIGINT)
+    assert winner.end().code == ExitCode.INTERRUPTED
+    wait_until_idle(desk.cluster, *NAMES)
 
 
 def test_ctrl_c_twice_leaves_at_once_and_the_devices_free_themselves(desk: Desk) -> None:

@@ -123,8 +123,18 @@ def test_many_samples_come_in_several_calls(
     """The data service answers for so many at a time, and a micro-batch may have more."""
     monkeypatch.setattr(served_samples, "MOST_SAMPLES_A_CALL", 20)
     found = served.read(range(48), SamplePart.TARGETS)
-    assert [len(indices) for indices, _ in service.calls] == [20, 20, 8]
+    assert [len(indices) for indices, _ in service.calls] == [1, 20, 20, 7]  # the first says how large one is
     assert found.collate(range(48)).tolist() == [index % 10 for index in range(48)]
+
+
+def test_where_samples_are_slow_a_call_asks_for_few(served: ServedSamples, service: Service) -> None:
+    """A micro-batch of many would take longer than a call may, though nothing is wrong."""
+    served.read([0], SamplePart.TARGETS)
+    served.fetch_seconds = 2.0  # which one sample took
+    served.read(range(1, 8), SamplePart.TARGETS)
+    first, second = (len(indices) for indices, _ in service.calls[1:3])
+    assert first == 5  # 10 s, by what the first one took
+    assert second == 2
 
 
 def test_a_later_epoch_is_local_as_far_as_the_budget_goes(cluster: Cluster, service: Service, tmp_path: Path) -> None:
