@@ -19,6 +19,7 @@ from edgeswarm.wire.channel import check_address_is_free
 from edgeswarm.wire.version import PROTOCOL_VERSION
 
 from .death import signal_name
+from .link_sink import PORT_OFFSET
 from .only_one import process_of_agent
 from .telemetry.card import read_training_memory
 from .telemetry.hardware import guess_accelerator, read_hardware, torch_version
@@ -79,17 +80,29 @@ def _clock() -> Finding:
 
 
 def _port(settings: AgentSettings, folders: Folders) -> Finding:
-    """Binds both as the daemon and its worker do, unless this folder's agent runs, which has them."""
+    """Binds all as the daemon and its worker do, unless this folder's agent runs, which has them."""
     if (process := process_of_agent(folders.agent_dir)) is not None:
         return Finding("ports", "ok", f"the agent of this folder runs (process {process})")
 
-    def look() -> str:
-        ports = (settings.port, settings.effective_worker_port)
-        for port in ports:
-            check_address_is_free(join_host_and_port(settings.listen_address, port))
-        return f"{ports[0]} and {ports[1]} are free" if all(ports) else "any free port is taken"
+    ports = (settings.port, settings.effective_worker_port)
 
-    return _checked("ports", look)
+    def look(*wanted: int) -> Finding:
+        def bind() -> str:
+            for port in wanted:
+                check_address_is_free(join_host_and_port(settings.listen_address, port))
+            return "any free port is taken"
+
+        return _checked("ports", bind)
+
+    found = look(*ports)
+    if found.level != "ok" or not all(ports):
+        return found
+    streams = (ports[1] + 1, ports[0] + PORT_OFFSET)  # of the worker, and of who measures a link
+    taken = [str(port) for port in streams if look(port).level != "ok"]
+    if taken:
+        message = f"{' and '.join(taken)} can't be had: any free port is taken in place of it, which a firewall may not let in."
+        return Finding("ports", "warning", message, "End what listens there, or choose others: --port, --worker-port.")
+    return Finding("ports", "ok", f"{', '.join(str(port) for port in sorted({*ports, *streams}))} are free")
 
 
 def _mdns(settings: AgentSettings) -> Finding:

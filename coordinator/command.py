@@ -268,12 +268,16 @@ class Command:
         *,
         order: SampleOrder,
         renews_workers: bool = False,
+        measured: Callable[[PlanningInstance], None] = lambda instance: None,
     ) -> tuple[Plan, PlanningInstance]:
-        """Measure what isn't cached, and plan. renews_workers: see `measured_instance`."""
+        """Measure what isn't cached, and plan. renews_workers: see `measured_instance`. measured: told what that found, before
+        it is known whether any plan fits.
+        """
         least = max(layer.least_batch for layer in prepared.layer_graph.layers)
         # It may raise: before minutes of measuring.
         sizes_to_try(order.batch_size, options.micro_batch, least_batch=least)
         instance = self.measured_instance(options, prepared, links, order=order, renews_workers=renews_workers)
+        measured(instance)
         with self.progress.step(PLAN, options.planner):
             planning = self.supervision.spawn(partial(_planned, options, instance), name="plan")
             (plan,) = self.supervision.wait(planning)

@@ -13,6 +13,7 @@ What is written is the last checkpoint; one that is resumed and has no round lef
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from edgeswarm.config import Folders
 from edgeswarm.errors import EdgeswarmError, ErrorCode
@@ -52,9 +53,11 @@ def make_plan_for_job(
     folders: Folders | None = None,
     listener: Listener = ignore,
     cancel: threading.Event | None = None,
+    measured: Callable[[PlanningInstance], None] = lambda instance: None,
 ) -> tuple[Plan, PlanningInstance]:
     """`edgeswarm plan job.py`: exports, measures what isn't cached, plans, and frees the devices again.
 
+    measured: told what that found, before it is known whether any plan fits.
     With a plan by hand in the options that one comes back in place of a planner's, with the devices' full names.
     """
     by_hand = read_plan(options.plan_path) if options.plan_path is not None else None
@@ -65,7 +68,7 @@ def make_plan_for_job(
         (prepared,) = command.supervision.wait(preparation.exporting)
         order = SampleOrder.of(preparation.loading.result().job, prepared.dataset_length)
         if by_hand is None:
-            return command.plan(options, prepared, links, order=order)
+            return command.plan(options, prepared, links, order=order, measured=measured)
         # First, since measuring may take minutes.
         plan = fitted(by_hand, node_ids=tuple(links), layer_graph=prepared.layer_graph, batch_size=order.batch_size)
         return plan, command.measured_instance(options, prepared, links, order=order)

@@ -303,7 +303,7 @@ def _lost(device: str) -> EdgeswarmError:
     return EdgeswarmError(
         ErrorCode.DEVICE_LOST,
         f"The device {device} was lost: its agent does not answer any more.",
-        "Check its power and its network, see that `edgeswarm-agent run` runs there, and run the command again.",
+        "Check its power and its network, see that `edgeswarm-agent run` runs there, and try again.",
     )
 
 
@@ -311,7 +311,7 @@ def _nobody_answers() -> EdgeswarmError:
     return EdgeswarmError(
         ErrorCode.DEVICE_LOST,
         "All devices were lost at once: no agent answers any more.",
-        "Check this machine's own network, and the switch or router between; then run the command again.",
+        "Check this machine's own network, and the switch or router between; then try again.",
     )
 
 
@@ -319,6 +319,6 @@ def _dropped(device: str, error: EdgeswarmError) -> EdgeswarmError:
     return EdgeswarmError(
         ErrorCode.DEVICE_LOST,
         f"The agent on {device} dropped the job: {error.message}",
-        "Was it restarted? Look at its log, and run the command again.",
+        "Was it restarted? Look at its log, and try again.",
         detail=error.detail,
     )

@@ -86,8 +86,9 @@ class UnfinishedTraining:
         if not (is_there(self.folder) and self.folder.is_dir()):
             raise EdgeswarmError(
                 ErrorCode.CHECKPOINT,
-                f"There is no unfinished training to resume: {self.folder} doesn't exist.",
-                "Train without --resume; where --output was given for the first part, give it again.",
+                f"There is no unfinished training to resume: {self.folder.absolute()} doesn't exist.",
+                "Type it in the folder where the training was begun, with the --output of then where one was given; "
+                "without --resume it trains from the start.",
             )
         try:
             lock = _locked(self.folder)
@@ -95,6 +96,13 @@ class UnfinishedTraining:
             raise unreadable(self.folder / MANIFEST_NAME, str(error.strerror or error)) from error
         try:
             self._manifest = _read_manifest(self.folder)
+            if self._manifest is None and [*self.folder.glob("round-*")]:
+                # It isn't ours to begin anew over them: they may be a copy of which the rest is missing.
+                raise EdgeswarmError(
+                    ErrorCode.CHECKPOINT,
+                    f"{self.folder} has the layers of a checkpoint and no {MANIFEST_NAME}, which says what they are.",
+                    "Where it is a copy, copy all of it again; else move it away and train without --resume.",
+                )
         except BaseException:
             os.close(lock)
             raise

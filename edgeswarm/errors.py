@@ -105,12 +105,12 @@ class ErrorCode(enum.Enum):
         "device-lost",
         ExitCode.ERROR,
         "A device went away while it trained: power, network, or its agent ended.",
-        "Bring it back, and run the command again.",
+        "Bring it back, and try again; a training goes on with --resume.",
     )
     WORKER_DIED = (
         "worker-died",
         ExitCode.ERROR,
-        "The process that computes on a device ended: killed, out of memory, or a crash of a library.",
+        "The process that computes on a device ended: killed, out of memory, a crash of a library; or it hung, and was ended.",
         "Read the reason in the message; the agent's log there has more.",
     )
     WORKER_FAILED = (
@@ -123,7 +123,7 @@ class ErrorCode(enum.Enum):
         "link-broken",
         ExitCode.ERROR,
         "The connection between two devices, or to one, ended in the middle of the work.",
-        "Check the cable or the Wi-Fi between them, and run the command again.",
+        "Check the cable or the Wi-Fi between them, and try again; a training goes on with --resume.",
     )
     STALE_CALL = (
         "stale-call",
@@ -140,7 +140,7 @@ class ErrorCode(enum.Enum):
     VERSION_DIFFERS = (
         "version-differs",
         ExitCode.ERROR,
-        "A device's agent speaks another version of edgeswarm's protocol, or a newer one was installed while it ran.",
+        "A device's agent speaks another version of edgeswarm's protocol, or another one was installed while it ran.",
         "Install the same version on all machines, and start their agents again.",
     )
     TRUST = (
@@ -219,7 +219,7 @@ class ErrorCode(enum.Enum):
         "interrupted",
         ExitCode.INTERRUPTED,
         "Ctrl-C, or the command was asked to stop. The devices are free.",
-        "Nothing is to be mended; run the command again to go on.",
+        "Nothing is to be mended; a training goes on with --resume.",
     )
     INTERNAL = (
         "internal",

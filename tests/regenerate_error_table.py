@@ -14,7 +14,7 @@ _INTRODUCTION = """# What can go wrong
 Every mistake gives one message on standard error, and nothing half done: no result folder, no temporary files, and the
 devices free again for the next job.
 
-    error: job.py, line 31: ValueError: no colours (while transforming item 0 of the evaluation dataset on this machine).
+    error: job.py, line 31: ValueError: no colours (while building the model on this machine).
     remedy: Correct the job file.
     details: /home/ada/.local/state/edgeswarm/logs/error-20260301-101112-4711.log
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,32 +101,48 @@ def plan(
 
     for change in changes:
         check_changes(change)
-    if instance_path is not None:
-        from ..planner.planners import make_plan
-        from ..planner.prediction_error import with_relative_error
+    known: list[PlanningInstance] = []
 
-        instance = read_instance(instance_path)
-        made = with_relative_error(instance, make_plan(instance, planner, micro_batch=micro_batch))
-    else:
-        assert job is not None
-        made, instance = plan_job(
-            job,
-            found,
-            planner=planner,
-            micro_batch=micro_batch,
-            batch_size=batch_size,
-            seed=seed,
-            fresh_profiles=fresh_profiles,
-        )
-    if written_instance is not None:
-        from edgeswarm.profile_json import instance_to_json
+    def measured(instance: PlanningInstance) -> None:
+        known.append(instance)
+        if written_instance is not None:
+            from edgeswarm.profile_json import instance_to_json
 
-        write_json(written_instance, instance_to_json(instance), what="instance")
+            write_json(written_instance, instance_to_json(instance), what="instance")
+
     from ..planner.alternatives import of_changes, of_planners
     from ..planner.bound import round_bound_seconds
     from ..planner.planners import comparison_planners
     from ..planner.what_if import what_if
 
+    try:
+        if instance_path is not None:
+            from ..planner.planners import make_plan
+            from ..planner.prediction_error import with_relative_error
+
+            instance = read_instance(instance_path)
+            measured(instance)
+            made = with_relative_error(instance, make_plan(instance, planner, micro_batch=micro_batch))
+        else:
+            assert job is not None
+            made, instance = plan_job(
+                job,
+                found,
+                measured=measured,
+                planner=planner,
+                micro_batch=micro_batch,
+                batch_size=batch_size,
+                seed=seed,
+                fresh_profiles=fresh_profiles,
+            )
+    except EdgeswarmError as error:
+        if error.code is ErrorCode.NO_PLAN_FITS and known and changes and not as_json:
+            from .plan_view import print_alternatives
+
+            # Whoever has too little memory asks for changes most of all.
+            found_plans = of_changes(known[0], changes, planner=planner, micro_batch=micro_batch)
+            print_alternatives(data_console(), "what if", None, found_plans)
+        raise
     for change in changes:
         what_if(instance, change)  # what can't be made is said before anything is printed
     bound = round_bound_seconds(instance)
@@ -160,10 +176,17 @@ def plan(
         print_alternatives(console, "what if", made, changed())
 
 
-def plan_job(job: Path, found: Mapping[str, Any], **wanted: Any) -> tuple[Plan, PlanningInstance]:
+def plan_job(
+    job: Path,
+    found: Mapping[str, Any],
+    *,
+    measured: Callable[[PlanningInstance], None] = lambda instance: None,
+    **wanted: Any,
+) -> tuple[Plan, PlanningInstance]:
     """A plan for a job file, and what it was made from; progress goes to standard error.
 
-    found: what `find_options` pass. wanted: fields of TrainOptions, a `plan_path` among them for a plan that is there.
+    found: what `find_options` pass. measured: as `make_plan_for_job` has it. wanted: fields of TrainOptions, a `plan_path` among
+    them for a plan that is there.
     """
     from ..controller import make_plan_for_job
     from ..options import TrainOptions
@@ -182,7 +205,7 @@ def plan_job(job: Path, found: Mapping[str, Any], **wanted: Any) -> tuple[Plan, 
         cancelled_by_signals() as cancel,
         Progress(progress_console()) as progress,
     ):
-        return make_plan_for_job(options, listener=progress, cancel=cancel)
+        return make_plan_for_job(options, listener=progress, cancel=cancel, measured=measured)
 
 
 def read_instance(path: Path) -> PlanningInstance:

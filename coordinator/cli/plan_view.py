@@ -47,23 +47,26 @@ def print_bound(console: Console, plan: Plan, bound_seconds: float) -> None:
     )
 
 
-def print_alternatives(console: Console, what: str, plan: Plan, alternatives: Sequence[Alternative]) -> None:
-    """Other plans beside this one: seconds, speed, devices. what: heading of their names."""
-    table = _table((what, "seconds a round", "samples/s", "speed beside this plan", "devices"))
+def print_alternatives(console: Console, what: str, plan: Plan | None, alternatives: Sequence[Alternative]) -> None:
+    """Other plans beside this one: seconds, speed, devices. what: heading of their names. plan: None where none fits."""
+    compared = () if plan is None else ("speed beside this plan",)
+    table = _table((what, "seconds a round", "samples/s", *compared, "devices"))
     remarks: list[str] = []
     for other in alternatives:
         remarks.extend(f"{other.name}: {assumption}" for assumption in other.assumptions)
         if other.plan is None or other.predicted is None:
-            table.add_row(other.name, "left out" if other.left_out else "no plan", "", "", "")
+            table.add_row(other.name, "left out" if other.left_out else "no plan")
             remarks.append(f"{other.name}: {other.problem}")
             continue
-        assert plan.predicted is not None
-        beside = other.predicted.samples_per_second / plan.predicted.samples_per_second
+        beside: tuple[str, ...] = ()
+        if plan is not None:
+            assert plan.predicted is not None
+            beside = (f"{other.predicted.samples_per_second / plan.predicted.samples_per_second:.2f}",)
         table.add_row(
             other.name,
             readable_seconds(other.predicted.round_seconds),
             f"{other.predicted.samples_per_second:.1f}",
-            f"{beside:.2f}",
+            *beside,
             str(len(other.plan.devices)),
         )
     console.print(table)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pytest
 
-from edgeswarm.config import AgentSettings
+from edgeswarm.config import AgentSettings, Folders
 from edgeswarm_agent import doctor
 
 
@@ -53,3 +56,28 @@ def test_mdns_is_tried_where_the_agent_would_announce_itself(monkeypatch: pytest
     found = doctor._mdns(AgentSettings(listen_address="127.0.0.1"))
     assert (found.level, found.message) == ("ok", "announcing works on 127.0.0.1")
     assert Announcing.interfaces == searched[0] == ("127.0.0.1",)
+
+
+def four_free_ports() -> int:
+    """The first of them; looked for once more by whoever finds one taken."""
+    for first in range(20600, 21600, 10):
+        try:
+            for port in range(first, first + 4):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
+    pytest.skip("no four free ports in a row")
+
+
+def test_all_four_ports_are_looked_at(tmp_path: Path) -> None:
+    folders, first = Folders.within(tmp_path), four_free_ports()
+    settings = AgentSettings(listen_address="127.0.0.1", port=first)
+    found = doctor._port(settings, folders)
+    assert (found.level, found.message) == ("ok", f"{first}, {first + 1}, {first + 2}, {first + 3} are free")
+    for behind, level in ((1, "problem"), (2, "warning"), (3, "warning")):
+        with socket.create_server(("127.0.0.1", first + behind)):
+            found = doctor._port(settings, folders)
+        assert found.level == level
+        assert str(first + behind) in found.message
+    assert doctor._port(AgentSettings(listen_address="127.0.0.1", port=0), folders).message == "any free port is taken"

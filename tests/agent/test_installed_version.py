@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import importlib.metadata
+from pathlib import Path
+
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
@@ -33,4 +36,25 @@ def test_the_same_version_or_none_is_no_other_one(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_installed_package_is_found() -> None:
-    assert installed_version._installed()
+    assert installed_version._installed() == installed_version._installed() != ""
+
+
+def test_other_files_of_the_same_version_are_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "edgeswarm-0.1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: edgeswarm\nVersion: 0.1.0\n")
+    found = importlib.metadata.Distribution.at(folder)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: found)
+
+    def installed(files: str) -> str:
+        (folder / "RECORD").write_text(f"{files}edgeswarm/__pycache__/job.cpython-311.pyc,,\n")
+        return installed_version._installed()
+
+    first = installed("edgeswarm/job.py,sha256=aaa,10\nedgeswarm-0.1.0.dist-info/direct_url.json,sha256=bbb,20\n")
+    again = installed("edgeswarm-0.1.0.dist-info/direct_url.json,sha256=ccc,21\nedgeswarm/job.py,sha256=aaa,10\n")
+    other = installed("edgeswarm/job.py,sha256=ddd,11\nedgeswarm-0.1.0.dist-info/direct_url.json,sha256=bbb,20\n")
+    assert first.startswith("0.1.0, files ")
+    assert first == again != other
+    assert other.startswith("0.1.0, files ")
+    (folder / "RECORD").unlink()  # some systems' own packages have none
+    assert installed_version._installed() == "0.1.0"

@@ -180,6 +180,25 @@ training.write(manifest(8), new_rounds=rounds(4, 8), fill=fill, needed_bytes=1)
     assert [*again(found).rounds()] == rounds(0, 8)
 
 
+def test_layers_without_a_manifest_are_left_alone(tmp_path: Path) -> None:
+    """A copy on another disk that was broken off, say."""
+    unfinished = begun(tmp_path)
+    write(unfinished, manifest(4))
+    unfinished.close()
+    text = (unfinished.folder / "manifest.json").read_text()
+    (unfinished.folder / "manifest.json").unlink()
+    other = UnfinishedTraining(unfinished.folder)
+    with pytest.raises(
+        EdgeswarmError, match=r"out\.unfinished has the layers of a checkpoint and no manifest"
+    ) as caught:
+        other.resume()
+    assert caught.value.code is ErrorCode.CHECKPOINT
+    assert "copy all of it again" in caught.value.remedy
+    other.close()
+    (unfinished.folder / "manifest.json").write_text(text)
+    assert [*again(unfinished).rounds()] == rounds(0, 4)
+
+
 def test_a_new_training_says_what_lies_there(tmp_path: Path) -> None:
     new = UnfinishedTraining(tmp_path / "out.unfinished")
     new.folder.mkdir()

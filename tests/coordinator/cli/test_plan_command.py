@@ -150,6 +150,29 @@ def test_what_if(instance_file: Path, invoke: Invoke) -> None:
     assert [list(stage["shares"]) for stage in gone["plan"]["stages"]] == [["quick"]]
 
 
+def test_changes_are_tried_and_what_was_measured_is_kept_where_no_plan_fits(tmp_path: Path, invoke: Invoke) -> None:
+    path, kept = tmp_path / "instance.json", tmp_path / "kept.json"
+    path.write_text(json.dumps(small_instance(memory_bytes=100)))
+    more = "quick.memory=1GiB,steady.memory=1GiB"
+    changes = ["--what-if", more, "--what-if", "-steady"]
+    arguments = ["plan", "--instance", str(path), "--planner", "data-parallel", "--write-instance", str(kept), *changes]
+    result = invoke(*arguments)
+    assert result.exit_code == ExitCode.CANNOT_BE_PLACED
+    path.write_text(json.dumps(small_instance(memory_bytes=2**30)))
+    roomy = json.loads(invoke("plan", "--instance", str(path), "--planner", "data-parallel", "--json").stdout)
+    rows = [[cell.strip() for cell in line.split("│")] for line in result.stdout.splitlines()]
+    speeds = {row[1]: row[2:5] for row in rows if len(row) > 5}
+    assert speeds[more][1:] == [f"{roomy['predicted']['samples_per_second']:.1f}", "2"]
+    assert speeds["-steady"] == ["no plan", "", ""]
+    assert "-steady: No plan of the planner 'data-parallel' fits" in result.stdout
+    path.write_text(json.dumps(small_instance(memory_bytes=100)))
+    assert result.stderr.count("error: ") == 1
+    assert json.loads(kept.read_text())["devices"][0]["memory_bytes"] == 100
+    asked = invoke(*arguments, "--json")
+    assert asked.exit_code == ExitCode.CANNOT_BE_PLACED
+    assert list(json.loads(asked.stdout)) == ["error"]
+
+
 def test_what_a_change_assumes_is_said(tmp_path: Path, invoke: Invoke) -> None:
     document = small_instance()
     document["devices"] = [{**document["devices"][0], "board": "Jetson Nano"}]
