@@ -112,12 +112,16 @@ def test_frozen_parameters_are_left_out() -> None:
 
 
 def test_state_that_no_checkpoint_holds_is_refused() -> None:
-    class Odd(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    self.state[parameter]["odd"] = object()
+    def odd(named: NamedParameters) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(over(named))
+
+        def keep(*_: Any) -> None:
+            for parameter in over(named):
+                optimizer.state[parameter]["odd"] = object()
+
+        optimizer.register_step_post_hook(keep)
+        return optimizer
 
     with pytest.raises(EdgeswarmError, match="fits in no checkpoint") as caught:
-        tried(lambda named: Odd(over(named)))
+        tried(odd)
     assert caught.value.code is ErrorCode.JOB_INVALID
