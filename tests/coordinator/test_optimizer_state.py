@@ -37,15 +37,21 @@ def over(named: NamedParameters) -> list[torch.nn.Parameter]:
 def by_weight(named: NamedParameters) -> torch.optim.Optimizer:
     """Momentum for matrices alone; both groups are there whatever it is given."""
     matrices = [parameter for _, parameter in named if parameter.dim() > 1]
-    others = [parameter for _, parameter in named if parameter.dim() < 2]
-    return torch.optim.SGD([{"params": matrices, "momentum": 0.9}, {"params": others}], lr=0.1)
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "momentum": 0.9},
+        {"params": [parameter for _, parameter in named if parameter.dim() < 2]},
+    ]
+    return torch.optim.SGD(groups, lr=0.1)
 
 
 def by_name(named: NamedParameters) -> torch.optim.Optimizer:
     """AMSGrad for the last layer alone."""
     last = [parameter for name, parameter in named if name.startswith("2.")]
-    others = [parameter for name, parameter in named if not name.startswith("2.")]
-    return torch.optim.AdamW([{"params": others}, {"params": last, "amsgrad": True}])
+    groups: list[dict[str, Any]] = [
+        {"params": [parameter for name, parameter in named if not name.startswith("2.")]},
+        {"params": last, "amsgrad": True},
+    ]
+    return torch.optim.AdamW(groups)
 
 
 def adafactor(named: NamedParameters) -> torch.optim.Optimizer:
