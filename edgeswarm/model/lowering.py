@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 from ..errors import EdgeswarmError, ErrorCode
 from . import operators
 from .node import MEMORY_FORMATS, references
+from .squeezed import squeezed_dimensions
 
 BATCH = -1
 
@@ -187,6 +188,8 @@ class _Lowering:
                 "device sees a part.",
                 "Leave scale_grad_by_freq out.",
             )
+        if operators.packet_of(op) == "squeeze":
+            op, args = "aten.squeeze.dims", [args[0], squeezed_dimensions(node)]
         op, args, kwargs = self._normalise(op, args, kwargs, value)
         if not operators.is_allowed(op):
             raise EdgeswarmError(
