@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
@@ -26,6 +29,7 @@ from .job_errors import invalid, with_article
 from .loss_memory import loss_bytes, target_bytes
 from .model_checks import PlainState, check_memory
 from .optimizer_checks import check_optimizer
+from .row_checks import LEAST_ROWS, row_warnings
 
 # Export takes one and two rows for constants; a few more cost nothing.
 SAMPLE_ROWS = 4
@@ -76,6 +80,11 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
         check_optimizer(job, model, folder=folder)
         _check_learning_rate_schedule(job, folder=folder)
         warnings = (*_changing_items(dataset, folder=folder), *_changing_state(state, model, inputs, folder=folder))
+        if rows >= LEAST_ROWS:
+            spread = [
+                row * (length - 1) // (rows - 1) for row in range(rows)
+            ]  # where a set is sorted, the first are alike
+            warnings += row_warnings(job, model, *sample_batch(job, dataset, spread, folder=folder))
     of_targets = target_bytes(targets, samples=rows)
     return CheckedJob(loss_counts, length, inputs, targets, loss_memory, of_targets, warnings)
 
@@ -104,19 +113,32 @@ def sample_batch(job: Job, dataset: Dataset, indices: Sequence[int], *, folder: 
 
 
 def _changing_items(dataset: Dataset, *, folder: Path) -> tuple[str, ...]:
-    """A warning where reading an item twice gives two things: devices that need the same one would not get it."""
+    """A warning where reading an item twice gives two things, or draws: devices that need the same one would not get it, and what
+    a device keeps is the same in all epochs.
+    """
     with user_code(folder, "reading item 0 of the dataset a second time"):
-        items = [dataset[0], dataset[0]]
+        first_item = dataset[0]
+        before = _generator_states()
+        items = [first_item, dataset[0]]
+    draws = _generator_states() != before
     try:
         first, second = (encode_items([item], SamplePart.BOTH) for item in items)
     except EdgeswarmError:
         return ()  # it is never sent, and compares as it likes
-    if first == second:
+    if first == second and not draws:
         return ()
+    differs = "differs each time it is read" if first != second else "draws random numbers when it is read"
     return (
-        "Item 0 of the dataset differs each time it is read: devices that need the same sample get different ones. "
+        f"Item 0 of the dataset {differs}: devices that need the same sample may get different ones, and keep what they get. "
         "Let the dataset return it as it is stored, and draw random numbers in the job's `transform`.",
     )
+
+
+def _generator_states() -> tuple[object, ...]:
+    """Of those that code draws from which has no generator of its own."""
+    of_numpy: Any = np.random.get_state(legacy=False)
+    keys, place = of_numpy["state"]["key"], of_numpy["state"]["pos"]
+    return random.getstate(), keys.tobytes(), place, torch.get_rng_state().numpy().tobytes()
 
 
 def _changing_state(state: PlainState, model: torch.nn.Module, inputs: Any, *, folder: Path) -> tuple[str, ...]:
@@ -244,7 +266,10 @@ def _module_at(model: torch.nn.Module, error: BaseException) -> str:
 @contextmanager
 def _unchanged_buffers(model: torch.nn.Module) -> Iterator[None]:
     """Puts running statistics back to what they were, and the training mode."""
-    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    lazy = [
+        module for module in model.modules() if any(is_lazy(buffer) for buffer in module.buffers(recurse=False))
+    ]  # which have none before the first forward
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not is_lazy(buffer)]
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -252,5 +277,8 @@ def _unchanged_buffers(model: torch.nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in kept:
                 buffer.copy_(value)
+        for module in lazy:
+            if isinstance(module, torch.nn.modules.batchnorm._NormBase) and not any(map(is_lazy, module.buffers())):
+                module.reset_running_stats()
         for module, mode in modes:
             module.training = mode

@@ -33,7 +33,8 @@ def tables_of_inputs(graph: LayerGraph) -> dict[str, int]:
     for node in graph.nodes:
         for name in node.tensors:
             is_lookup = operators.packet_of(node.op) == "embedding" and node.args[0] == {"tensor": name}
-            source = _source(node.args[1]["node"], nodes) if is_lookup else ""
+            # Numbers that the model has itself, positions say, are no node's.
+            source = _source(node.args[1].get("node", ""), nodes) if is_lookup else ""
             found.setdefault(name, set()).add(inputs.get(source))
     return {
         name: index

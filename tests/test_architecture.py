@@ -58,6 +58,7 @@ MAY_LOAD_TORCH = (
     "edgeswarm_coordinator.optimizer_checks",
     "edgeswarm_coordinator.optimizer_state",
     "edgeswarm_coordinator.preparation",
+    "edgeswarm_coordinator.row_checks",
     "edgeswarm_coordinator.sample_items",
     "edgeswarm_coordinator.sample_server",
 )

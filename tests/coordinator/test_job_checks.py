@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,45 @@ def test_items_that_differ_each_time_are_a_warning() -> None:
     assert "Item 0 of the dataset differs each time" in warning
     assert "`transform`" in warning
     assert check().warnings == ()
+
+
+class Flipped(Images):
+    """Augmented as it is read, in one case of many."""
+
+    def __getitem__(self, index: Any) -> Any:
+        image, label = super().__getitem__(index)
+        return (image.flip(0) if random.random() < 1e-9 else image), label
+
+
+def test_items_that_draw_are_a_warning_where_nothing_differs_yet() -> None:
+    (warning,) = check(dataset=Flipped()).warnings
+    assert "Item 0 of the dataset draws random numbers" in warning
+
+
+def test_a_loss_over_the_whole_batch_is_a_warning() -> None:
+    (warning,) = check(
+        loss=lambda output, targets: torch.nn.functional.mse_loss(output[:, 0], targets * 1.0).sqrt()
+    ).warnings
+    assert "return (sum, count)" in warning
+
+
+def test_samples_from_the_whole_set_are_tried_for_it() -> None:
+    """Sorted by label the first four of ten are alike."""
+    dataset = [(torch.full((4,), n, dtype=torch.uint8), n // 4) for n in range(10)]
+    weights = torch.tensor([1.0, 4.0, 9.0])
+    (warning,) = check(
+        dataset=dataset, loss=lambda output, targets: torch.nn.functional.cross_entropy(output, targets, weight=weights)
+    ).warnings
+    assert "The loss of 4 samples" in warning
+
+
+def test_lazy_layers_have_their_first_statistics_again() -> None:
+    built = torch.nn.Sequential(torch.nn.LazyLinear(5), torch.nn.LazyBatchNorm1d(), torch.nn.Linear(5, 3))
+    assert check(built=built).warnings == ()
+    found = dict(built.named_buffers())
+    assert {name: value.tolist() for name, value in found.items()} == {
+        "1.running_mean": [0.0] * 5, "1.running_var": [1.0] * 5, "1.num_batches_tracked": 0
+    }  # fmt: skip
 
 
 def test_of_a_long_text_the_first_line_is_told_and_the_rest_is_detail() -> None:

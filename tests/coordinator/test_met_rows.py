@@ -59,6 +59,25 @@ def test_a_table_with_another_gradient_or_none_is_no_such_table(why: str) -> Non
     assert tables_of_inputs(export_model(model, BATCH).layer_graph) == {}
 
 
+def test_a_table_that_a_buffer_looks_up_is_no_such_table() -> None:
+    """As positions of Hugging Face's CLIP are."""
+
+    class Positions(nn.Module):
+        places: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("places", torch.arange(6))
+            self.positions = nn.Embedding(WORDS, WIDTH)
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            moved: torch.Tensor = values + self.positions(self.places)
+            return moved
+
+    graph = export_model(Positions(), (torch.rand(4, 6, WIDTH),)).layer_graph
+    assert tables_of_inputs(graph) == {}
+
+
 def test_rows_are_counted_and_beyond_the_samples_they_grow_on_as_before() -> None:
     graph = graph_of_reader()
     tokens = np.arange(8).repeat(2).reshape(4, 4) * 10  # two new words in each of four samples

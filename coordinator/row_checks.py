@@ -1,0 +1,160 @@
+"""Whether a job's model and loss treat each sample by itself, as they must where devices compute on parts of a batch.
+
+    one go       f(a b c d)              loss
+    in parts     f(a b)    f(c d)        the mean of both losses, or the sums and the counts added up
+
+Similarities of all with all, a mean over the batch, class weights, labels that are left out of a mean: each device would do so
+over what it has, and the training would depend on the plan. Evaluation mode, so that dropout and what normalises over a batch
+while it trains (README: BatchNorm) are no matter. Imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from edgeswarm.errors import said_by
+from edgeswarm.job import Job, model_arguments
+
+LEAST_ROWS = 4
+# Kernels for other numbers of rows add up in another order: far more than that, and far less than any of what is looked for.
+_SAME = 1e-3
+
+
+class _NotRows(Exception):
+    """Something can't be cut into rows, or draws: nothing is known then."""
+
+
+def row_warnings(job: Job, model: torch.nn.Module, inputs: Any, targets: Any) -> tuple[str, ...]:
+    """Warnings; none where it can't be told. inputs, targets: of a batch of LEAST_ROWS samples or more, as model and loss get it.
+
+    Leaves the model in evaluation mode. What the user's code raises says nothing here.
+    """
+    model.eval()
+    with torch.no_grad():
+        try:
+            rows = _count(inputs)
+            if rows < LEAST_ROWS:
+                return ()
+            middle = rows // 2
+            parts = [(_rows(inputs, *part), _rows(targets, *part)) for part in ((0, middle), (middle, rows))]
+            whole, again = _run(model, inputs), _run(model, inputs)
+            outputs = [_run(model, of_part) for of_part, _ in parts]
+            if not _alike(whole, again):
+                return ()
+            if _mixes_samples(whole, outputs):
+                return (_MIXES,)
+            losses = [_told(job.loss, output, of_part) for output, (_, of_part) in zip(outputs, parts, strict=True)]
+            once, twice = (_told(job.loss, whole, targets) for _ in range(2))
+        except (Exception, SystemExit):  # as anything of the user's may
+            return ()
+        counts = once[1] is not None
+        weights = [middle, rows - middle]
+        if once == twice and not _adds_up(once, losses, weights):
+            shown = ", ".join(f"{value:.4g}" for value, _ in losses)
+            return (_COUNTED_LOSS if counts else _LOSS.format(rows=rows, whole=once[0], halves=shown),)
+        return _of_one_sample(job.loss, whole, targets, rows=rows)
+
+
+_MIXES = (
+    "The model's output for a sample depends on the other samples of its batch: a device has some of them alone, and the "
+    "training depends on how they are shared. Let each row of the output come from its row of the input."
+)
+_LOSS = (
+    "The loss of {rows} samples, {whole:.4g}, is not the mean of those of its halves, {halves}: each device computes it over "
+    "samples of its own, and the training depends on how they are shared. Where rows don't count alike (class weights, "
+    "ignore_index), return (sum, count): the sum over the rows, and the sum of their weights."
+)
+_COUNTED_LOSS = (
+    "The loss returns (sum, count), and those of two halves don't add up to those of all samples: each device computes them over "
+    "samples of its own, and the training depends on how they are shared. Let both be sums over the rows."
+)
+
+
+def _of_one_sample(loss: Callable[[Any, Any], Any], output: Any, targets: Any, *, rows: int) -> tuple[str, ...]:
+    """A warning where the loss takes several samples and not one."""
+    try:
+        if _count(output) != rows:
+            return ()
+        one, two = ((_rows(output, 0, end), _rows(targets, 0, end)) for end in (1, 2))
+        loss(*two)
+    except (Exception, SystemExit):  # what isn't cut at its samples, too
+        return ()
+    try:
+        loss(*one)
+    except (Exception, SystemExit) as error:
+        return (
+            f"The loss fails for one sample ({said_by(error)}): a device may have one. Let it keep the dimension of the samples, "
+            "squeeze(1) in place of squeeze(), say.",
+        )
+    return ()
+
+
+def _run(model: torch.nn.Module, inputs: Any) -> Any:
+    args, kwargs = model_arguments(inputs)
+    return model(*args, **kwargs)
+
+
+def _told(loss: Callable[[Any, Any], Any], output: Any, targets: Any) -> tuple[float, float | None]:
+    """The loss, or the sum and the count."""
+    result = loss(output, targets)
+    return (float(result[0]), float(result[1])) if isinstance(result, tuple) else (float(result), None)
+
+
+def _count(inputs: Any) -> int:
+    """How many rows all tensors have. Raises _NotRows where they differ, or there is something else."""
+    counts = {len(leaf) if isinstance(leaf, torch.Tensor) and leaf.dim() else 0 for leaf in pytree.tree_leaves(inputs)}
+    if len(counts) != 1:
+        raise _NotRows
+    return counts.pop()
+
+
+def _rows(value: Any, first: int, end: int) -> Any:
+    """These rows of each tensor. Raises _NotRows where there is something else."""
+
+    def cut(leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        if not isinstance(leaf, torch.Tensor) or not leaf.dim():
+            raise _NotRows
+        return leaf[first:end]
+
+    return pytree.tree_map(cut, value)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    tensors = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+    return all(_close(*pair) for pair in tensors if isinstance(pair[0], torch.Tensor))
+
+
+def _mixes_samples(whole: Any, parts: Sequence[Any]) -> bool:
+    """By tensors whose first dimension is that of the samples."""
+    for leaf, *of_parts in zip(pytree.tree_leaves(whole), *map(pytree.tree_leaves, parts), strict=True):
+        if not isinstance(leaf, torch.Tensor) or not leaf.dim() or len(leaf) != sum(len(part) for part in of_parts):
+            continue
+        if any(part.shape[1:] != leaf.shape[1:] for part in of_parts) or not _close(leaf, torch.cat(of_parts)):
+            return True
+    return False
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    one, other = one.double().nan_to_num(), other.double().nan_to_num()
+    return float((one - other).norm()) <= _SAME * float(one.norm()) + 1e-12
+
+
+def _adds_up(
+    whole: tuple[float, float | None], parts: Sequence[tuple[float, float | None]], weights: Sequence[int]
+) -> bool:
+    if whole[1] is None:
+        pairs = [(whole[0] * sum(weights), sum(value * rows for (value, _), rows in zip(parts, weights, strict=True)))]
+    else:
+        pairs = [
+            (whole[0], sum(value for value, _ in parts)),
+            (whole[1], sum(count or 0.0 for _, count in parts)),
+        ]
+    return all(abs(one - other) <= _SAME * max(abs(one), abs(other)) + 1e-6 for one, other in pairs)
