@@ -176,9 +176,12 @@ class Command:
         return Preparation(loading, opening, self.supervision.spawn(prepare, name="export model"))
 
     def start_data_service(
-        self, preparation: Preparation, address: str, *, first_round: int = 0
+        self, preparation: Preparation, address: str, *, current_folder: Path, first_round: int = 0
     ) -> Task[DataServiceReady]:
-        """Samples where served, and the layers of the first round. address: "host:port" to listen on."""
+        """Samples where served, and the layers of the first round. address: "host:port" to listen on.
+
+        current_folder: where relative paths of the job's data begin.
+        """
 
         def serve() -> DataServiceReady:
             loaded = preparation.loading.result()
@@ -194,7 +197,9 @@ class Command:
                 serves_samples=serves_samples,
             )
             with self.progress.step(START_DATA_SERVICE):
-                service = DataServiceProcess(settings, log_path=self._work_folder.path / "data-service.log")
+                service = DataServiceProcess(
+                    settings, log_path=self._work_folder.path / "data-service.log", current_folder=current_folder
+                )
                 with self._closing:
                     if self._closed:  # Ctrl-C came first, and nobody would end it
                         raise EdgeswarmError(ErrorCode.INTERRUPTED, "Interrupted.")

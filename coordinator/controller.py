@@ -97,7 +97,9 @@ def train(
         unfinished.check_absent()
     try:
         with (
-            logging_to_tensorboard(options.tensorboard, listener) as told,
+            logging_to_tensorboard(
+                options.current_folder / options.tensorboard if options.tensorboard is not None else None, listener
+            ) as told,
             running_command(options.job_name, folders=folders, listener=told, cancel=cancel) as command,
         ):
             command.progress.tell(JobBegins(command.job_id))

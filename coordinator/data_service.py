@@ -55,12 +55,14 @@ class DataServiceReady:
 class DataServiceProcess:
     """One data service. It ends with this process at the latest, since it holds the other end of a pipe.
 
-    log_path: where its stderr goes, what the user's data set prints; of much the end is kept.
+    log_path: where its stderr goes, what the user's data set prints; of much the end is kept. current_folder: where it begins;
+    None for this process's own, which the job's code may have changed.
     """
 
-    def __init__(self, settings: DataServiceSettings, *, log_path: Path) -> None:
+    def __init__(self, settings: DataServiceSettings, *, log_path: Path, current_folder: Path | None = None) -> None:
         self._settings = settings
         self._log_path = log_path
+        self._current_folder = current_folder
         self._process: subprocess.Popen[str] | None = None
         self._answer: queue.Queue[str] = queue.Queue()
         self._answered = threading.Event()
@@ -74,6 +76,7 @@ class DataServiceProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                cwd=self._current_folder,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,  # Ctrl-C in the terminal is for the command, which then stops us in order
             )

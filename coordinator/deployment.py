@@ -138,8 +138,12 @@ def place_of(address: str, *, own_host: str) -> Place:
 
 
 def host_seen_from(viewer: Place, target: Place) -> str:
-    """The host by which a device at `viewer` reaches the device at `target`."""
-    return viewer.own_host if target.by_loopback and not viewer.by_loopback else target.host
+    """The host by which a device at `viewer` reaches the device at `target`.
+
+    One on the coordinator's machine is where the viewer sees that machine: of its networks the viewer may be in one alone.
+    """
+    elsewhere = not viewer.on_this_machine or (target.by_loopback and not viewer.by_loopback)
+    return viewer.own_host if target.on_this_machine and elsewhere else target.host
 
 
 def hosts_between(sender: Place, receiver: Place) -> tuple[str, str]:

@@ -30,7 +30,8 @@ class DiscoveryOptions:
 class TrainOptions:
     """One training as the command line asks for it.
 
-    output: folder of the result, `edgeswarm-out-<job name>` in the current folder by default (the job's name is its file's stem).
+    output: folder of the result, `edgeswarm-out-<job name>` by default (the job's name is its file's stem). current_folder: where
+    it and others begin, whatever the job's code makes of the process's own.
     plan_path: an `edgeswarm-plan/1` file to follow; then nothing is measured and `planner` isn't asked.
     micro_batch: fixed, or None to let the planner choose. epochs, batch_size, seed, wire_dtype: over the job's own.
     fresh_profiles: measure again what is cached. listen_address, data_port: where the data service listens, there and on the
@@ -59,6 +60,7 @@ class TrainOptions:
     tensorboard: Path | None = None
     keep_shares: bool = False
     discovery: DiscoveryOptions = field(default_factory=DiscoveryOptions)
+    current_folder: Path = field(default_factory=Path.cwd)
 
     @property
     def job_name(self) -> str:
@@ -66,7 +68,7 @@ class TrainOptions:
 
     @property
     def result_folder(self) -> Path:
-        return self.output or Path(f"edgeswarm-out-{self.job_name}")
+        return self.current_folder / (self.output or f"edgeswarm-out-{self.job_name}")
 
     @property
     def unfinished_folder(self) -> Path:

@@ -92,7 +92,9 @@ class TrainJob:
         command, options = self._command, self._options
         first_round = self._resumed.round if self._resumed is not None else 0
         address = join_host_and_port(options.listen_address, options.data_port)
-        serving = command.start_data_service(preparation, address, first_round=first_round)
+        serving = command.start_data_service(
+            preparation, address, current_folder=options.current_folder, first_round=first_round
+        )
         wanted = by_hand.devices if by_hand is not None else options.discovery.devices
         links = command.devices.find(options.discovery, wanted=wanted)
         if by_hand is None and self._resumed is not None:

@@ -35,7 +35,7 @@ class WorkFolder:
             clear_away_left_ones(above)
             self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=above))
         except OSError as error:
-            raise _not_made(above, error) from error
+            raise not_made(above, error) from error
         try:
             new = self.path / f"{LOCK_FILE}.new"
             self._lock = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -43,7 +43,7 @@ class WorkFolder:
             new.rename(self.path / LOCK_FILE)  # nobody finds it before it is locked
         except OSError as error:
             self.cleanup()
-            raise _not_made(above, error) from error
+            raise not_made(above, error) from error
 
     def cleanup(self) -> None:
         """Idempotent."""
@@ -53,7 +53,8 @@ class WorkFolder:
             self._lock = -1
 
 
-def _not_made(above: Path | None, error: OSError) -> EdgeswarmError:
+def not_made(above: Path | None, error: OSError) -> EdgeswarmError:
+    """Of a temporary folder. above: where it was to be, as far as that is known."""
     place = "" if above is None else f" ({above})"
     return EdgeswarmError(
         ErrorCode.OUTPUT_FAILED,

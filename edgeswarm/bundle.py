@@ -243,13 +243,24 @@ def _named_files(folder: Path, file: str) -> dict[str, Path]:
             "Put it, or a link to it, into that folder.",
         )
     if path.is_dir():
-        inside = [member for member in path.rglob("*") if member.is_file() and "__pycache__" not in member.parts]
-        return {member.relative_to(folder).as_posix(): member for member in inside}
+        return {member.relative_to(folder).as_posix(): member for member in _files_below(path)}
     if not path.is_file():
         raise EdgeswarmError(
             ErrorCode.JOB_INVALID, f"files: there is no {file!r} in {folder}.", "Correct the job's `files`."
         )
     return {path.relative_to(folder).as_posix(): path}
+
+
+def _files_below(path: Path) -> Iterator[Path]:
+    """All files of a folder and of those in it, links to folders followed but where they lead back above themselves."""
+    for above, folders, names in os.walk(path, followlinks=True):
+        here = Path(above)
+        folders[:] = [name for name in folders if name != "__pycache__" and not _leads_back(here / name)]
+        yield from (here / name for name in names if (here / name).is_file())
+
+
+def _leads_back(folder: Path) -> bool:
+    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
 
 
 def _read(path: Path) -> bytes:

@@ -58,6 +58,8 @@ def logs(*, job: str | None, follow: bool, lines: int | None, all_lines: bool) -
                 _follow(log, run.folder)
     except KeyboardInterrupt:
         return  # that is how one leaves
+    except BrokenPipeError:
+        raise  # whoever read it has enough
     except OSError as error:
         raise EdgeswarmError(
             ErrorCode.CONFIG, f"{path} can't be read: {error.strerror or error}.", "Look into that folder."

@@ -164,14 +164,19 @@ def refuse_beside(given: str, *parameters: str, why: str) -> None:
 
 
 def writable_file(_context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """For an option's callback: a file that could never be written is refused before anything is done."""
-    if path is not None and not path.absolute().parent.is_dir():
+    """For an option's callback: a file that could never be written is refused before anything is done.
+
+    It stays where it is meant, whatever a job's code makes of the current folder.
+    """
+    if path is None:
+        return None
+    if not path.absolute().parent.is_dir():
         raise EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
             f"{option.opts[0]} {path} can't be written: there is no such folder.",
             "Name a file in a folder that exists.",
         )
-    return path
+    return path.absolute()
 
 
 def run_store() -> RunStore:

@@ -40,4 +40,5 @@ def _checked(_context: click.Context, _option: click.Parameter, path: Path | Non
         from ..timeline_plot import check_plot
 
         check_plot(path)
+        path = path.absolute()  # also where a job's code makes another folder the current one
     return path

@@ -162,7 +162,10 @@ def _likely_address() -> str:
 
     from ..own_address import own_host_towards
 
+    of_networks = choose_addresses(interface_addresses())
     try:
-        return own_host_towards(_SOMEWHERE_ELSE)
+        towards = own_host_towards(_SOMEWHERE_ELSE)
     except OSError:  # a LAN that leads nowhere else has no route to there
-        return next(iter(choose_addresses(interface_addresses())), socket.gethostname())
+        towards = ""
+    # A tunnel's address is out of the other boxes' reach, whatever leads through it.
+    return towards if towards in of_networks else next(iter(of_networks), towards or socket.gethostname())

@@ -33,6 +33,7 @@ from edgeswarm.security.join import JoinServer
 from edgeswarm.security.node_id import load_or_create_node_id
 from edgeswarm.security.token import TokenStore
 
+from ..work_folder import not_made
 from . import keeper
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class ThrowawayCluster:
         if not specs or len({spec.name for spec in specs}) != len(specs):
             raise ValueError("a cluster needs at least one agent, and a name of its own for each")
         self._temporary = folder is None
-        self.folder = Path(tempfile.mkdtemp(prefix="edgeswarm-cluster-")) if folder is None else folder.absolute()
+        self.folder = self._made_folder() if folder is None else folder.absolute()
         self.mdns = mdns
         self._environment = dict(environment or {})
         self._agents: dict[str, _Agent] = {}
@@ -106,6 +107,12 @@ class ThrowawayCluster:
             self._agents[spec.name] = _Agent(spec, home, self.folder / "logs" / f"{spec.name}.log", node_id)
         self._keeper: subprocess.Popen[bytes] | None = None
         self._keeper_lock = threading.Lock()
+
+    def _made_folder(self) -> Path:
+        try:
+            return Path(tempfile.mkdtemp(prefix="edgeswarm-cluster-"))
+        except OSError as error:
+            raise not_made(None, error) from error
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 

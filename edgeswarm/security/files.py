@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +23,11 @@ def make_private_folder(path: Path) -> Path:
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = path.stat().st_uid
-        if owner == os.geteuid():
+        found = path.stat()
+        owner = found.st_uid
+        if (
+            owner == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o700
+        ):  # a disk that can only be read is no matter else
             path.chmod(0o700)  # an older umask or a copy may have left it open
     except OSError as error:
         raise EdgeswarmError(

@@ -111,6 +111,13 @@ def test_our_own_agent_at_this_machines_address_is_on_this_machine() -> None:
     assert host_seen_from(NANO, Place("desk", "127.0.0.1")) == "192.168.1.5"
 
 
+def test_who_is_in_one_of_this_machines_networks_reaches_our_own_agent_there() -> None:
+    by_radio, by_cable = Place("10.1.2.3", "10.1.2.3"), Place("192.168.5.20", "192.168.5.1")
+    assert host_seen_from(by_cable, by_radio) == "192.168.5.1"
+    assert host_seen_from(by_radio, by_cable) == "192.168.5.20"
+    assert host_seen_from(by_radio, Place("192.168.5.1", "192.168.5.1")) == "192.168.5.1"
+
+
 def test_our_own_address_towards_ourselves_is_loopback() -> None:
     assert place_of("127.0.0.1:7600", own_host=own_host_towards("127.0.0.1:7600")) == HERE
 

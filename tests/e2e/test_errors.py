@@ -182,6 +182,18 @@ def test_a_result_that_exists_is_refused_at_once(desk: Desk) -> None:
     assert list(desk.output.iterdir()) == []
 
 
+def test_a_job_that_changes_the_current_folder_leaves_the_result_where_it_was_asked_for(desk: Desk) -> None:
+    """Both here and in the data service, which begins where the command did."""
+    (desk.folder / "elsewhere").mkdir()
+    path = FaultyJob(top="import os\nif not ON_A_DEVICE:\n    os.chdir('elsewhere')").write(desk.folder / "job")
+    plan = write_plan(desk.folder, ALONE)
+    ended = desk.start("train", path, "--no-mdns", "--plan", plan, "--tensorboard", "curves").end()
+    assert ended.code == ExitCode.DONE, ended.said
+    assert (desk.folder / "edgeswarm-out-tiny" / "model.safetensors").is_file()
+    assert [*(desk.folder / "curves").iterdir()]
+    assert [*(desk.folder / "elsewhere").iterdir()] == []
+
+
 def test_nobody_who_answers_is_exit_code_three(desk: Desk) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = f"127.0.0.1:{server.getsockname()[1]}"

@@ -54,6 +54,19 @@ def test_a_bundle_has_what_the_job_file_imports_from_its_folder_and_files(tmp_pa
     assert bundle.sha256 == hashlib.sha256(bundle.archive).hexdigest()
 
 
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere", {"en.txt": "a b", "more/de.txt": "c d", "__pycache__/x.pyc": ""})
+    write(tmp_path / "job", {"train.py": "", "assets/readme.txt": ""})
+    (tmp_path / "job" / "assets" / "words").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "job" / "assets" / "again").symlink_to(tmp_path / "elsewhere" / "more")
+    (tmp_path / "job" / "assets" / "above").symlink_to(tmp_path / "job")
+    (tmp_path / "elsewhere" / "here").symlink_to(tmp_path / "elsewhere")
+    found = names(make_bundle(tmp_path / "job" / "train.py", ["assets"]).archive)
+    assert found == [
+        *("assets/again/de.txt", "assets/readme.txt", "assets/words/en.txt", "assets/words/more/de.txt", "train.py")
+    ]
+
+
 def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     one, two = write(tmp_path / "one", SOURCES), write(tmp_path / "two", dict(reversed(SOURCES.items())))
     os.utime(two / "nets.py", (1, 1))

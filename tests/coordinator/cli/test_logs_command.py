@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -69,6 +70,24 @@ def test_following_waits_for_the_error_that_comes_after_the_end_in_the_record(
         assert training.stdin is not None
         print(folder / "log.txt", file=training.stdin, flush=True)
         assert invoke("logs", "--follow").stdout.splitlines() == ["line 0", "error: the disk is full"]
+
+
+def test_a_reader_that_has_enough_is_no_error(home: Path) -> None:
+    leave_run(home, "digits-1", over=True, said=SAID * 2000)
+    edgeswarm = Path(sys.executable).with_name("edgeswarm")
+    environment = {**os.environ, "EDGESWARM_HOME": str(home)}
+    with subprocess.Popen(
+        [edgeswarm, "logs", "digits", "--all"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        assert command.stdout.readline() == "line 0\n"
+        command.stdout.close()
+        assert command.stderr.read() == ""
 
 
 def test_what_cannot_be_shown(home: Path, invoke: Invoke) -> None:

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from edgeswarm import discovery
 from edgeswarm.config import Folders
 from edgeswarm.errors import EdgeswarmError, ExitCode
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.security.token import Token, TokenStore
+from edgeswarm_coordinator import own_address
+from edgeswarm_coordinator.cli import token_command
 
 from .conftest import Invoke
 
@@ -76,6 +79,25 @@ def test_init_tells_a_person_what_comes_next(invoke: Invoke) -> None:
     result = invoke("init")
     assert result.stdout.startswith("cluster ")
     assert "edgeswarm token create" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("towards", "likely"), [("10.8.0.6", "192.168.5.1"), ("192.168.7.2", "192.168.7.2"), (None, "192.168.5.1")]
+)
+def test_the_address_to_join_at_is_no_tunnels(
+    monkeypatch: pytest.MonkeyPatch, towards: str | None, likely: str
+) -> None:
+    addresses = {"eth0": "192.168.5.1", "wg0": "10.8.0.6", "wlan0": "192.168.7.2"}
+    available = [discovery.InterfaceAddress(name, address) for name, address in addresses.items()]
+
+    def own_host_towards(_: str) -> str:
+        if towards is None:
+            raise OSError("no route")
+        return towards
+
+    monkeypatch.setattr(discovery, "interface_addresses", lambda: available)
+    monkeypatch.setattr(own_address, "own_host_towards", own_host_towards)
+    assert token_command._likely_address() == likely
 
 
 def test_a_token_without_a_cluster_is_refused(invoke: Invoke) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -17,6 +18,16 @@ def test_a_private_folder_is_closed_to_others_even_if_it_was_open(tmp_path: Path
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True, mode=0o755)
     assert make_private_folder(folder).stat().st_mode & 0o777 == 0o700
+
+
+def test_one_on_a_disk_that_can_only_be_read_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_private_folder(tmp_path / "a")
+
+    def read_only(path: Path, mode: int) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "chmod", read_only)
+    assert make_private_folder(folder) == folder
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
