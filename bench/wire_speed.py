@@ -3,9 +3,10 @@
     python -m bench.wire_speed --folder DIR [--model mobilenet_v2]
     python -m bench.wire_speed --folder DIR --report [--write]      the table; into docs/benchmarks.md
 
-Environment C at 100 Mbit/s. For each `wire_dtype` the plan that is best with it, trained in turns over the same samples; one JSON
-file a model, written after each run; what was broken off goes on where it was, on a machine with the same processor
-(bench/kept_document.py). bench.wire_dtype looks at the loss of longer trainings. Needs root and a quiet machine.
+Environment C at 100 Mbit/s. For each `wire_dtype` the plan that is best with it, and where that is another one float32's plan,
+too, trained in turns over the same samples; one JSON file a model, written after each run; what was broken off goes on where it
+was, on a machine with the same processor (bench/kept_document.py). bench.wire_dtype looks at the loss of longer trainings. Needs
+root and a quiet machine.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ def measure(model: str, folder: Path, *, repeats: int) -> None:
     if not wanted:
         return
     kept.forget_repeats({repeat for repeat, _ in wanted})
-    wanted = missing(document, repeats=repeats)
     work = kept.path.with_suffix(".work")
     shutil.rmtree(work, ignore_errors=True)
     with EmulatedLan(load_environment(ENVIRONMENT, mbps=MBPS)) as bed, BedCluster(bed, folder=work) as cluster:
@@ -68,18 +68,31 @@ def measure(model: str, folder: Path, *, repeats: int) -> None:
             plans = {wire: make_plan_for_job(options[wire], folders=cluster.folders)[0] for wire in WIRES}
             names = {cluster.node_id(name): name for name in cluster.names}
             kept.keep(plans={wire: with_node_ids(plan, names).to_json() for wire, plan in plans.items()})
-        for repeat, wire in wanted:
-            say(f"{model}: {wire}, {repeat + 1} of {repeats}")
-            plan = Plan.from_json(document["plans"][wire])
+        for repeat, setting in missing(document, repeats=repeats):
+            say(f"{model}: {setting}, {repeat + 1} of {repeats}")
+            wire, planned_for = settings(document)[setting]
+            plan = Plan.from_json(document["plans"][planned_for])
             told = run(cluster, options[wire], plan, work / f"run-{len(document['runs'])}")
-            document["runs"].append({"wire": wire, "repeat": repeat, **origin(), **told})
+            document["runs"].append({"wire": setting, "repeat": repeat, **origin(), **told})
             kept.keep()
 
 
+def settings(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """What is trained, by its name in the table: with which wire, and with the plan for which. A narrow wire whose own plan isn't
+    float32's is trained with both, once there are plans: what it brings by itself is told apart from what the plans do.
+    """
+    found = {wire: (wire, wire) for wire in WIRES}
+    plans = {wire: {**plan, "predicted": None} for wire, plan in document.get("plans", {}).items()}
+    for wire in WIRES[1:]:
+        if plans and plans[wire] != plans[WIRES[0]]:
+            found[f"{wire}, {WIRES[0]}'s plan"] = (wire, WIRES[0])
+    return found
+
+
 def missing(document: Mapping[str, Any], *, repeats: int) -> list[tuple[int, str]]:
-    """(repeat, wire) still to run, in their order."""
+    """(repeat, setting) still to run, in their order."""
     done = {(told["repeat"], told["wire"]) for told in document["runs"]}
-    return [(repeat, wire) for repeat in range(repeats) for wire in WIRES if (repeat, wire) not in done]
+    return [(repeat, name) for repeat in range(repeats) for name in settings(document) if (repeat, name) not in done]
 
 
 def report(documents: Sequence[Mapping[str, Any]]) -> Report:
@@ -87,7 +100,8 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
     table = Report(
         title="Speed of a narrow wire",
         how=(
-            f"Environment {ENVIRONMENT} at {MBPS:.0f} Mbit/s, each wire with its own best plan. Seconds of a round: medians of "
+            f"Environment {ENVIRONMENT} at {MBPS:.0f} Mbit/s, each wire with its own best plan but where another is named. "
+            "Seconds of a round: medians of "
             f"the repeats (least to most). Speed beside {wide}: by {wide}'s run and that of the next repeat, "
             "between which the others ran; noise: the one by the other, in the worst repeat; `equal` as in the matrix; at one "
             "pace: each round by the machine's slowness meanwhile. Loss: of the last round, after the same samples."
@@ -104,7 +118,7 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
             Estimate.against_the_next(done, rate, method="wire", own_method=wide)
             for rate in (lambda told: 1 / measured_seconds(told), lambda told: 1 / paced_seconds(told))
         )
-        for wire in WIRES:
+        for wire in settings(document):
             own = [told for told in done if told["wire"] == wire]
             if not own:
                 failed = (str(told["error"]) for told in document["runs"] if told["wire"] == wire and "error" in told)

@@ -11,7 +11,7 @@ import pytest
 
 from bench import wire_speed
 from bench.measuring import processor
-from bench.wire_speed import WIRES, measure, missing, report
+from bench.wire_speed import WIRES, measure, missing, report, settings
 from tests.bench.test_measured_ablations import Bed
 
 
@@ -51,6 +51,17 @@ def test_what_was_broken_off_goes_on_with_the_runs_that_lack() -> None:
     runs = [run(wire, 0, 1.0) for wire in ("float32", "bfloat16")]
     assert missing({"runs": runs}, repeats=2) == [(0, "float16"), (1, "float32"), (1, "bfloat16"), (1, "float16")]
     assert missing({"runs": runs}, repeats=0) == []
+
+
+def test_a_narrow_wire_with_a_plan_of_its_own_is_trained_with_the_wide_ones_too() -> None:
+    plans = {wire: {"stages": [wire != "float16"], "predicted": {"round_seconds": len(wire)}} for wire in WIRES}
+    found = settings({"plans": plans})
+    assert list(found) == [*WIRES, "float16, float32's plan"]
+    assert found["float16, float32's plan"] == ("float16", "float32")
+    runs = [run(name, 0, seconds) for name, seconds in zip(found, (2.0, 1.0, 4.0, 1.0), strict=True)]
+    rows = report([{"model": "mobilenet_v2", "plans": plans, "runs": runs}]).rows
+    assert [row[1] for row in rows] == list(found)
+    assert missing({"plans": plans, "runs": runs[:3]}, repeats=1) == [(0, "float16, float32's plan")]
 
 
 class Cluster(Bed):

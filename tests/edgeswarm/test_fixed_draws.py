@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,43 +28,53 @@ def anything(*_):
     return None
 
 job = edgeswarm.Job(
-    model=anything, loss=anything, optimizer=anything, batch_size=4, seed=SEED,
+    model=anything, loss=anything, optimizer=anything, batch_size=4, seed={seed},
     dataset=lambda: split()[0][0] + split()[1][:5], evaluation_dataset=lambda: split()[0][1] + split()[1][5:],
 )
 """
+# By seed: what is drawn at the top, the training set, the evaluation set; these two in the order that is asked for.
 PROGRAM = """
 import json, sys, random, torch
 from edgeswarm.job_file import load_job
 random.seed()
 torch.seed()
-job = load_job(sys.argv[1], "job.py")
-module = sys.modules[job.dataset.__module__]
-evaluation = list(job.open_evaluation_dataset()) if sys.argv[2] == "evaluation first" else None
-training = list(job.open_dataset())
-print(json.dumps([module.AT_THE_TOP, training, evaluation or list(job.open_evaluation_dataset())]))
+found = []
+for name in sys.argv[2:]:
+    job = load_job(sys.argv[1], name)
+    top = sys.modules[job.dataset.__module__].AT_THE_TOP
+    sets = [job.open_dataset, job.open_evaluation_dataset]
+    opened = {{each: list(each()) for each in sets{order}}}
+    found.append([top, *(opened[each] for each in sets)])
+print(json.dumps(found))
 """
+SEEDS = (0, 1, 2**63 - 1)
 
 
-def drawn(folder: Path, order: str, *, seed: int) -> tuple[list[float], list[int], list[int]]:
-    (folder / "job.py").write_text(JOB.replace("SEED", str(seed)))
-    said = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), order], capture_output=True, text=True, check=True
-    ).stdout
-    top, training, evaluation = json.loads(said)
-    return top, training, evaluation
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """By process: what it drew with each of SEEDS."""
+    folder = tmp_path_factory.mktemp("job")
+    for seed in SEEDS:
+        (folder / f"job_{seed}.py").write_text(JOB.format(seed=seed))
+    files = [f"job_{seed}.py" for seed in SEEDS]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM.format(order=order), str(folder), *files], stdout=subprocess.PIPE, text=True
+        )
+        for order in ("", "[::-1]")
+    ]
+    return [json.loads(process.communicate(timeout=60)[0]) for process in running]
 
 
-@pytest.mark.parametrize("seed", [0, 2**63 - 1])
-def test_two_processes_draw_one_split(tmp_path: Path, seed: int) -> None:
-    first = drawn(tmp_path, "training first", seed=seed)
-    assert first == drawn(tmp_path, "evaluation first", seed=seed)
-    _, training, evaluation = first
-    assert sorted(training[:12] + evaluation[:8]) == list(range(20))
-    assert sorted(training[12:] + evaluation[8:]) == list(range(20))
-    assert training[:12] != sorted(training[:12])
+def test_two_processes_draw_one_split(drawn: list[Any]) -> None:
+    assert drawn[0] == drawn[1]
+    for _, training, evaluation in drawn[0]:
+        assert sorted(training[:12] + evaluation[:8]) == list(range(20))
+        assert sorted(training[12:] + evaluation[8:]) == list(range(20))
+        assert training[:12] != sorted(training[:12])
 
 
-def test_another_seed_draws_another_one(tmp_path: Path) -> None:
-    first, other = (drawn(tmp_path, "training first", seed=seed) for seed in (0, 1))
-    assert first[0] == other[0]  # the file itself runs before its job says a seed
-    assert first[1:] != other[1:]
+def test_another_seed_draws_another_one(drawn: list[Any]) -> None:
+    tops, trainings, _ = zip(*drawn[0], strict=True)
+    assert tops[0] == tops[1] == tops[2]  # the file itself runs before its job says a seed
+    assert len({tuple(training) for training in trainings}) == len(SEEDS)
