@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ RECORD_FILE = "run.json"
 LOG_FILE = "log.txt"
 KEPT_ENDED_RUNS = 50
 _WRITE_EVERY_SECONDS = 1.0
+# A machine that shares our folder writes with each round, if it is still there: one that was installed anew isn't.
+_SILENT_ELSEWHERE_SECONDS = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,10 @@ class RunStore:
         raise EdgeswarmError(ErrorCode.CONFIG, f"{job!r} could be any of {len(found)} trainings: {ids}.", "Name one.")
 
     def only_one_running(self) -> Run:
-        """Raises EdgeswarmError: NO_SUCH_JOB where none runs; CONFIG where several do."""
+        """One of this machine, if just one runs here. Raises EdgeswarmError: NO_SUCH_JOB where none runs; CONFIG where several do."""
         running = self.running()
+        here = [run for run in running if not run.elsewhere]
+        running = here or running
         if len(running) == 1:
             return running[0]
         if not running:
@@ -133,7 +138,10 @@ def read_run(folder: Path) -> Run:
             ErrorCode.CONFIG, f"{path} can't be read: {error}.", f"Remove the folder {folder}."
         ) from error
     record = RunRecord.from_json(document, where=str(path))
-    alive = record.machine != this_machine() or lives(record.process)
+    if record.machine == this_machine():
+        alive = lives(record.process)
+    else:
+        alive = time.time() - record.updated < _SILENT_ELSEWHERE_SECONDS
     return Run(record, record.state(alive=alive), folder)
 
 

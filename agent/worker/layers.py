@@ -119,14 +119,17 @@ def load_optimizer_state(optimizer: StageOptimizer, module: StageModule, states:
         return
     # Not by what it holds: some, as Adagrad, make their state when they are made. A tied weight comes with several layers.
     loaded: set[str] = set()
+    groups = {id(each): group for group in optimizer.optimizer.param_groups for each in group["params"]}
     for state in states.values():
         for name, values in state.optimizer.items():
             parameter = module.parameters[name]
             if values and name not in loaded:
                 loaded.add(name)
+                # As in torch's own load_state_dict: state goes to the parameter, the counter of steps where its kernels want it.
+                group = groups.get(id(parameter), {})
+                stays = {"step"} if not (group.get("fused") or group.get("capturable")) else set()
                 optimizer.optimizer.state[parameter] = {
-                    # As in torch's own load_state_dict: state goes to the parameter, the counter of steps stays here.
-                    key: value.to(parameter.device) if isinstance(value, torch.Tensor) and key != "step" else value
+                    key: value.to(parameter.device) if isinstance(value, torch.Tensor) and key not in stays else value
                     for key, value in values.items()
                 }
         for group, saved in zip(optimizer.optimizer.param_groups, state.groups, strict=False):

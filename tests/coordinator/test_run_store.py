@@ -153,12 +153,19 @@ def test_a_process_that_is_gone_is_lost_and_so_is_one_whose_number_another_has(
 
 
 def test_one_of_another_machine_may_live(store: RunStore) -> None:
-    record = dataclasses.replace(BEGUN, machine="another machine", job_id="digits-1")
+    record = dataclasses.replace(BEGUN, machine="another machine", job_id="digits-1", updated=time.time() - 3600.0)
     folder = store.folder_of("digits-1")
     (folder / RECORD_FILE).write_text(json.dumps(record.to_json()))
     run = read_run(folder)
     assert run.state is RunState.RUNNING
     assert run.elsewhere
+    assert store.only_one_running().record.job_id == "digits-1"
+    keep(store, "words-2", running=True)
+    assert store.only_one_running().record.job_id == "words-2"
+    # Nobody has written it for so long that the machine must have gone.
+    record = dataclasses.replace(record, updated=time.time() - 30 * 24 * 3600.0)
+    (folder / RECORD_FILE).write_text(json.dumps(record.to_json()))
+    assert read_run(folder).state is RunState.LOST
 
 
 def test_a_machine_that_is_called_otherwise_now_is_the_same(store: RunStore) -> None:
