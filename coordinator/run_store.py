@@ -95,10 +95,8 @@ class RunStore:
         raise EdgeswarmError(ErrorCode.CONFIG, f"{job!r} could be any of {len(found)} trainings: {ids}.", "Name one.")
 
     def only_one_running(self) -> Run:
-        """One of this machine, if just one runs here. Raises EdgeswarmError: NO_SUCH_JOB where none runs; CONFIG where several do."""
+        """Raises EdgeswarmError: NO_SUCH_JOB where none runs; CONFIG where several do."""
         running = self.running()
-        here = [run for run in running if not run.elsewhere]
-        running = here or running
         if len(running) == 1:
             return running[0]
         if not running:
