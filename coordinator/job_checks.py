@@ -81,9 +81,8 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
         _check_learning_rate_schedule(job, folder=folder)
         warnings = (*_changing_items(dataset, folder=folder), *_changing_state(state, model, inputs, folder=folder))
         if rows >= LEAST_ROWS:
-            spread = [
-                row * (length - 1) // (rows - 1) for row in range(rows)
-            ]  # where a set is sorted, the first are alike
+            # From the whole set: where it is sorted, the first are alike.
+            spread = [row * (length - 1) // (rows - 1) for row in range(rows)]
             warnings += row_warnings(job, model, *sample_batch(job, dataset, spread, folder=folder))
     of_targets = target_bytes(targets, samples=rows)
     return CheckedJob(loss_counts, length, inputs, targets, loss_memory, of_targets, warnings)
@@ -136,9 +135,7 @@ def _changing_items(dataset: Dataset, *, folder: Path) -> tuple[str, ...]:
 
 def _generator_states() -> tuple[object, ...]:
     """Of those that code draws from which has no generator of its own."""
-    of_numpy: Any = np.random.get_state(legacy=False)
-    keys, place = of_numpy["state"]["key"], of_numpy["state"]["pos"]
-    return random.getstate(), keys.tobytes(), place, torch.get_rng_state().numpy().tobytes()
+    return random.getstate(), str(np.random.get_state(legacy=False)), torch.get_rng_state().numpy().tobytes()
 
 
 def _changing_state(state: PlainState, model: torch.nn.Module, inputs: Any, *, folder: Path) -> tuple[str, ...]:
@@ -266,9 +263,8 @@ def _module_at(model: torch.nn.Module, error: BaseException) -> str:
 @contextmanager
 def _unchanged_buffers(model: torch.nn.Module) -> Iterator[None]:
     """Puts running statistics back to what they were, and the training mode."""
-    lazy = [
-        module for module in model.modules() if any(is_lazy(buffer) for buffer in module.buffers(recurse=False))
-    ]  # which have none before the first forward
+    # They have none before the first forward.
+    lazy = [module for module in model.modules() if any(map(is_lazy, module.buffers(recurse=False)))]
     kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not is_lazy(buffer)]
     modes = [(module, module.training) for module in model.modules()]
     try:
