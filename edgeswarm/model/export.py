@@ -105,7 +105,23 @@ def export_and_cut(
         torch_version=torch.__version__,
         cut_into_layers=cut_into_layers,
     )
-    return graph, used_constants
+    given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return _with_least(
+        graph, {name: leaf for (name, _), leaf in zip(lowered.inputs, given, strict=True)}
+    ), used_constants
+
+
+def _with_least(graph: LayerGraph, inputs: Mapping[str, torch.Tensor]) -> LayerGraph:
+    """The graph, which knows the smallest of the whole numbers that it is given, wherever they go."""
+    least = {
+        name: max(0, int(tensor.min()))
+        for name, tensor in inputs.items()
+        if not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool) and tensor.numel()
+    }
+    cuts = tuple(
+        tuple(dataclasses.replace(value, least=least.get(value.name, 0)) for value in values) for values in graph.cuts
+    )
+    return dataclasses.replace(graph, cuts=cuts)
 
 
 @contextlib.contextmanager

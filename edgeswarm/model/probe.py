@@ -27,7 +27,8 @@ def random_inputs(
 ) -> list[torch.Tensor]:
     """The stage's inputs for `batch` samples, as leaves that want a gradient where one goes back.
 
-    Floats are from N(0, 1), as `random_like` has them; whole numbers are 0, which is always an index; booleans are true.
+    Floats are from N(0, 1), as `random_like` has them; booleans are true. Whole numbers are 0, which is always an index, or the
+    smallest that the model was given of an input that is never 0.
     """
     generator = torch.Generator().manual_seed(seed)
     return [
@@ -67,7 +68,7 @@ def _input(value: LiveValue, batch: int, generator: torch.Generator) -> torch.Te
     shape = value.with_batch(batch)
     if dtype.is_floating_point:
         return _filled(torch.empty(shape, dtype=dtype), generator)
-    return torch.ones(shape, dtype=dtype) if dtype == torch.bool else torch.zeros(shape, dtype=dtype)
+    return torch.full(shape, 1 if dtype == torch.bool else value.least, dtype=dtype)
 
 
 def _tensor(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
