@@ -116,10 +116,12 @@ def _changing_items(dataset: Dataset, *, folder: Path) -> tuple[str, ...]:
     a device keeps is the same in all epochs.
     """
     with user_code(folder, "reading item 0 of the dataset a second time"):
-        first_item = dataset[0]
-        before = _generator_states()
-        items = [first_item, dataset[0]]
-    draws = _generator_states() != before
+        items = [dataset[0], dataset[0]]
+        draws = True
+        for _ in range(2):  # once it may have been another thread of ours
+            before = _generator_states()
+            items[1] = dataset[0]
+            draws = draws and _generator_states() != before
     try:
         first, second = (encode_items([item], SamplePart.BOTH) for item in items)
     except EdgeswarmError:

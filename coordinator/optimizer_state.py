@@ -24,11 +24,12 @@ from edgeswarm.snapshot import LayerState, pack_layer
 
 # Of a parameter with fewer elements a counter can't be told from what is kept of each element.
 _TELLING_ELEMENTS = 8
+_MOST_COPIED_ELEMENTS, _CORNER = 1 << 20, 64
 
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """kept: by parameter, the names of what is kept of it once it was trained. factor: bytes of all that by those of all trained
+    """kept: by parameter that is trained, the names of what is kept of it. factor: bytes of all that by those of all trained
     parameters.
     """
 
@@ -36,10 +37,13 @@ class OptimizerState:
     factor: float
 
     def check_goes_on(self, found: Mapping[str, Mapping[str, object]]) -> None:
-        """found: what a checkpoint has, by parameter. Raises EdgeswarmError (CHECKPOINT) where this optimizer keeps otherwise."""
+        """found: what a checkpoint has, by parameter; of one that isn't trained any more it is no matter.
+
+        Raises EdgeswarmError (CHECKPOINT) where this optimizer keeps otherwise.
+        """
         for name, values in found.items():
-            wanted = self.kept.get(name, frozenset())
-            if values and frozenset(values) != wanted:
+            wanted = self.kept.get(name)
+            if wanted is not None and values and frozenset(values) != wanted:
                 raise EdgeswarmError(
                     ErrorCode.CHECKPOINT,
                     f"The optimizer is not the one of the checkpoint: it keeps {_listed(wanted)} of {name} now, "
@@ -62,7 +66,7 @@ def try_optimizer_state(job: Job, model: torch.nn.Module, *, folder: Path) -> Op
         before = smallest.get(kind)
         if before is None or _telling(trained[name]) < _telling(trained[before]):
             smallest[kind] = name
-    copies = {name: torch.nn.Parameter(trained[name].detach().clone()) for name in trained if name in smallest.values()}
+    copies = {name: _small_copy(trained[name]) for name in trained if name in smallest.values()}
     for copy in copies.values():
         copy.grad = torch.zeros_like(copy)
     with user_code(folder, "taking an optimizer step"):
@@ -83,7 +87,7 @@ def try_optimizer_state(job: Job, model: torch.nn.Module, *, folder: Path) -> Op
         trained[name].nbytes * _factor(state[smallest[kind]], copies[smallest[kind]]) for name, kind in kinds.items()
     )
     return OptimizerState(
-        kept={name: frozenset(state[smallest[kind]]) for name, kind in kinds.items()},
+        kept={name: frozenset(state[smallest[kinds[name]]]) if name in kinds else frozenset() for name in trained},
         factor=state_bytes / parameter_bytes,
     )
 
@@ -96,6 +100,13 @@ def _kinds(optimizer: torch.optim.Optimizer, trained: Mapping[str, torch.nn.Para
         for index, group in enumerate(optimizer.param_groups)
         for parameter in group["params"]
     }
+
+
+def _small_copy(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+    """Of a large one a corner: a table of words may be the only one of its group, and its state several times as large."""
+    if parameter.numel() > _MOST_COPIED_ELEMENTS:
+        parameter = parameter[tuple(slice(0, _CORNER) for _ in parameter.shape)]  # type: ignore[assignment]
+    return torch.nn.Parameter(parameter.detach().clone())
 
 
 def _telling(parameter: torch.nn.Parameter) -> tuple[bool, int]:

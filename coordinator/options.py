@@ -11,6 +11,13 @@ def unfinished_folder(result_folder: Path) -> Path:
     return result_folder.with_name(f"{result_folder.name}.unfinished")
 
 
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was removed: absolute paths are as good as ever
+        return Path()
+
+
 @dataclass(frozen=True)
 class DiscoveryOptions:
     """Where agents are looked for.
@@ -60,7 +67,7 @@ class TrainOptions:
     tensorboard: Path | None = None
     keep_shares: bool = False
     discovery: DiscoveryOptions = field(default_factory=DiscoveryOptions)
-    current_folder: Path = field(default_factory=Path.cwd)
+    current_folder: Path = field(default_factory=_current_folder)
 
     @property
     def job_name(self) -> str:

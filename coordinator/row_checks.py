@@ -10,10 +10,12 @@ while it trains (README: BatchNorm) are no matter. Imports torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from edgeswarm.errors import said_by
@@ -33,29 +35,33 @@ def row_warnings(job: Job, model: torch.nn.Module, inputs: Any, targets: Any) ->
 
     Leaves the model in evaluation mode. What the user's code raises says nothing here.
     """
+    if any(isinstance(module, _BatchNorm) and module.running_mean is None for module in model.modules()):
+        return ()  # it normalises over the batch here, too
     model.eval()
     with torch.no_grad():
         try:
             rows = _count(inputs)
             if rows < LEAST_ROWS:
                 return ()
-            middle = rows // 2
-            parts = [(_rows(inputs, *part), _rows(targets, *part)) for part in ((0, middle), (middle, rows))]
-            whole, again = _run(model, inputs), _run(model, inputs)
-            outputs = [_run(model, of_part) for of_part, _ in parts]
-            if not _alike(whole, again):
-                return ()
-            if _mixes_samples(whole, outputs):
-                return (_MIXES,)
-            losses = [_told(job.loss, output, of_part) for output, (_, of_part) in zip(outputs, parts, strict=True)]
+            parts = ((0, rows // 2), (rows // 2, rows))
+            # One half at a time: of a language model one of them takes gigabytes.
+            whole = _run(model, inputs)
+            losses = []
+            for first, end in parts:
+                output = _run(model, _rows(inputs, first, end))
+                if _differs(whole, output, first=first, end=end, rows=rows):
+                    again = _run(model, _rows(inputs, first, end))
+                    return () if _differs(output, again, first=0, end=end - first, rows=end - first) else (_MIXES,)
+                losses.append(_told(job.loss, output, _rows(targets, first, end)))
+                del output
             once, twice = (_told(job.loss, whole, targets) for _ in range(2))
         except (Exception, SystemExit):  # as anything of the user's may
             return ()
-        counts = once[1] is not None
-        weights = [middle, rows - middle]
-        if once == twice and not _adds_up(once, losses, weights):
+        if once != twice or not all(math.isfinite(number) for number, _ in (once, *losses)):
+            return ()
+        if not _adds_up(once, losses, [end - first for first, end in parts]):
             shown = ", ".join(f"{value:.4g}" for value, _ in losses)
-            return (_COUNTED_LOSS if counts else _LOSS.format(rows=rows, whole=once[0], halves=shown),)
+            return (_LOSS.format(rows=rows, whole=once[0], halves=shown) if once[1] is None else _COUNTED_LOSS,)
         return _of_one_sample(job.loss, whole, targets, rows=rows)
 
 
@@ -125,17 +131,14 @@ def _rows(value: Any, first: int, end: int) -> Any:
     return pytree.tree_map(cut, value)
 
 
-def _alike(one: Any, other: Any) -> bool:
-    tensors = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
-    return all(_close(*pair) for pair in tensors if isinstance(pair[0], torch.Tensor))
-
-
-def _mixes_samples(whole: Any, parts: Sequence[Any]) -> bool:
-    """By tensors whose first dimension is that of the samples."""
-    for leaf, *of_parts in zip(pytree.tree_leaves(whole), *map(pytree.tree_leaves, parts), strict=True):
-        if not isinstance(leaf, torch.Tensor) or not leaf.dim() or len(leaf) != sum(len(part) for part in of_parts):
+def _differs(whole: Any, part: Any, *, first: int, end: int, rows: int) -> bool:
+    """Whether rows of the whole aren't what the part has, by tensors whose first dimension is that of the samples."""
+    for of_whole, of_part in zip(pytree.tree_leaves(whole), pytree.tree_leaves(part), strict=True):
+        if not (isinstance(of_whole, torch.Tensor) and of_whole.dim() and len(of_whole) == rows):
             continue
-        if any(part.shape[1:] != leaf.shape[1:] for part in of_parts) or not _close(leaf, torch.cat(of_parts)):
+        if not (isinstance(of_part, torch.Tensor) and of_part.dim() and len(of_part) == end - first):
+            continue
+        if of_part.shape[1:] != of_whole.shape[1:] or not _close(of_whole[first:end], of_part):
             return True
     return False
 
@@ -143,8 +146,10 @@ def _mixes_samples(whole: Any, parts: Sequence[Any]) -> bool:
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
     if not one.is_floating_point():
         return torch.equal(one, other)
-    one, other = one.double().nan_to_num(), other.double().nan_to_num()
-    return float((one - other).norm()) <= _SAME * float(one.norm()) + 1e-12
+    apart = torch.linalg.vector_norm(one - other, dtype=torch.float64)
+    size = torch.linalg.vector_norm(one, dtype=torch.float64)
+    # What isn't finite says nothing.
+    return not bool(apart > _SAME * size + 1e-12)
 
 
 def _adds_up(

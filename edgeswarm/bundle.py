@@ -251,12 +251,19 @@ def _named_files(folder: Path, file: str) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path}
 
 
-def _files_below(path: Path) -> Iterator[Path]:
-    """All files of a folder and of those in it, links to folders followed but where they lead back above themselves."""
-    for above, folders, names in os.walk(path, followlinks=True):
-        here = Path(above)
-        folders[:] = [name for name in folders if name != "__pycache__" and not _leads_back(here / name)]
-        yield from (here / name for name in names if (here / name).is_file())
+def _files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """All files of a folder and of those in it, links to folders followed but where they lead back above themselves.
+
+    above: where the folders that it was come to through really are.
+    """
+    here = folder.resolve()
+    if here in above or _leads_back(folder):
+        return
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            yield path
+        elif path.is_dir() and path.name != "__pycache__":
+            yield from _files_below(path, (*above, here))
 
 
 def _leads_back(folder: Path) -> bool:

@@ -172,7 +172,7 @@ class Job:
     def open_dataset(self) -> Dataset:
         """The training set, every item a pair (inputs, targets), also where `dataset` returns one of dicts.
 
-        The user's function begins to draw at the job's seed, as that of the evaluation set does (fixed_draws.py).
+        What the user's function draws is the same each time, and as that of the evaluation set does (fixed_draws.py).
         Raises what the user's function raises; EdgeswarmError (JOB_INVALID) where it returns no map-style data set.
         """
         return self._pairs_of("dataset", called="dataset")
@@ -189,7 +189,7 @@ class Job:
 
         columns = (self.input_columns, self.target_columns)
         inputs, targets = (value if value is None or isinstance(value, str) else tuple(value) for value in columns)
-        begin_draws(self.seed)
+        begin_draws()
         return as_pairs(getattr(self, function)(), inputs, targets, function=function, called=called)
 
     def _expect_callable(self, name: str) -> None:

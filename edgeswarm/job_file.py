@@ -20,9 +20,6 @@ from .job import Job, shown
 
 OWN_PACKAGES = ("edgeswarm", "edgeswarm_agent", "edgeswarm_coordinator")
 
-# Of what a job file draws at its top: the job's own seed is known only after it.
-_SEED_OF_THE_FILE = 0
-
 _load_lock = threading.RLock()
 _load_numbers = itertools.count(1)
 _neighbour_folder: Path | None = None
@@ -67,7 +64,7 @@ def _run_file(path: Path, where: str) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[name] = module
     importlib.invalidate_caches()
-    begin_draws(_SEED_OF_THE_FILE)
+    begin_draws()
     try:
         # Compiled here and not by the loader: a cached .pyc would hide a change made within the same second.
         exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -139,9 +140,10 @@ def plan(
         if error.code is ErrorCode.NO_PLAN_FITS and known and changes and not as_json:
             from .plan_view import print_alternatives
 
-            # Whoever has too little memory asks for changes most of all.
-            found_plans = of_changes(known[0], changes, planner=planner, micro_batch=micro_batch)
-            print_alternatives(data_console(), "what if", None, found_plans)
+            # Whoever has too little memory asks for changes most of all; one that can't be made is told another time.
+            with contextlib.suppress(EdgeswarmError):
+                found_plans = of_changes(known[0], changes, planner=planner, micro_batch=micro_batch)
+                print_alternatives(data_console(), "what if", None, found_plans)
         raise
     for change in changes:
         what_if(instance, change)  # what can't be made is said before anything is printed

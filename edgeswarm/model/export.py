@@ -111,12 +111,15 @@ def export_and_cut(
     ), used_constants
 
 
+_WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
 def _with_least(graph: LayerGraph, inputs: Mapping[str, torch.Tensor]) -> LayerGraph:
     """The graph, which knows the smallest of the whole numbers that it is given, wherever they go."""
     least = {
         name: max(0, int(tensor.min()))
         for name, tensor in inputs.items()
-        if not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool) and tensor.numel()
+        if tensor.dtype in _WHOLE_NUMBERS and tensor.numel()
     }
     cuts = tuple(
         tuple(dataclasses.replace(value, least=least.get(value.name, 0)) for value in values) for values in graph.cuts

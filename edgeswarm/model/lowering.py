@@ -188,8 +188,8 @@ class _Lowering:
                 "device sees a part.",
                 "Leave scale_grad_by_freq out.",
             )
-        if operators.packet_of(op) == "squeeze":
-            op, args = "aten.squeeze.dims", [args[0], squeezed_dimensions(node)]
+        if (packet := operators.packet_of(op)) in ("squeeze", "squeeze_"):
+            op, args = f"aten.{packet}.dims", [args[0], squeezed_dimensions(node)]
         op, args, kwargs = self._normalise(op, args, kwargs, value)
         if not operators.is_allowed(op):
             raise EdgeswarmError(

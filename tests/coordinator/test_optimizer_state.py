@@ -109,6 +109,35 @@ def test_another_optimizer_is_named_with_the_parameter() -> None:
         tried(by_name).check_goes_on(other)
 
 
+def test_what_is_frozen_now_was_trained_before() -> None:
+    module = model()
+    module.get_parameter("0.weight").requires_grad_(False)
+    before = kept_after_training(lambda named: torch.optim.AdamW(over(named)))
+    tried(lambda named: torch.optim.AdamW(over(named)), module).check_goes_on(before)
+
+
+def test_what_the_optimizer_leaves_out_is_kept_nothing_of() -> None:
+    def without_biases(named: NamedParameters) -> torch.optim.Optimizer:
+        return torch.optim.AdamW([parameter for name, parameter in named if name != "0.bias"])
+
+    found = tried(without_biases)
+    assert found.kept["0.bias"] == frozenset()
+    with pytest.raises(EdgeswarmError, match=r"keeps nothing of 0\.bias now"):
+        found.check_goes_on(kept_after_training(lambda named: torch.optim.AdamW(over(named))))
+
+
+def test_of_a_large_parameter_a_corner_is_tried() -> None:
+    seen: list[int] = []
+
+    def watched(named: NamedParameters) -> torch.optim.Optimizer:
+        seen.extend(parameter.numel() for _, parameter in named)
+        return torch.optim.AdamW(over(named))
+
+    found = tried(watched, torch.nn.Sequential(torch.nn.Embedding(9000, 200), torch.nn.LayerNorm(200)))
+    assert seen == [1_800_000, 200, 200, 64 * 64, 200]  # all of them, and the smallest of each kind
+    assert found.factor == 2.0
+
+
 def test_frozen_parameters_are_left_out() -> None:
     module = model()
     module.get_parameter("0.weight").requires_grad_(False)

@@ -54,7 +54,14 @@ def counted(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         (Of(plain), counted),
         (Of(lambda scores: {"logits": scores, "unused": None}), lambda o, t: functional.cross_entropy(o["logits"], t)),
         (Of(lambda scores: scores.t()), lambda o, t: functional.cross_entropy(o.t(), t)),  # the samples lie second
+        # They lie second, and both dimensions in one.
+        (
+            Of(lambda s: s.view(-1, 3, 1).transpose(0, 1).flatten(0, 1)),
+            lambda o, t: (o.view(3, -1).t() - t[:, None]).mean(),
+        ),
         (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3), nn.Dropout()), functional.cross_entropy),
+        (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, track_running_stats=False)), functional.cross_entropy),
+        (Of(plain), lambda o, t: functional.cross_entropy(o, t) / 0.0),
         (Of(lambda scores: scores + torch.rand(3)), functional.cross_entropy),  # draws: nothing can be told
     ],
 )
@@ -115,8 +122,12 @@ def test_a_loss_that_fails_for_one_sample_is_told() -> None:
     [
         (torch.rand(3, 6), LABELS[:3]),  # too few
         ((torch.rand(4, 6), 1.5), LABELS),
-        (torch.rand(4, 6), ["a", "b", "c", "d"]),
     ],
 )
 def test_what_cannot_be_cut_into_rows_says_nothing(inputs: Any, targets: Any) -> None:
     assert warnings(Of(lambda scores, *_: scores.flip(0)), lambda o, _: o.mean(), inputs, targets) == ""
+
+
+def test_of_targets_that_are_no_tensors_the_loss_is_not_asked() -> None:
+    names = ["a", "b", "c", "d"]
+    assert warnings(Of(plain), lambda o, _: o.square().mean().sqrt(), targets=names) == ""

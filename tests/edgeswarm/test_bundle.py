@@ -61,6 +61,7 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> Non
     (tmp_path / "job" / "assets" / "again").symlink_to(tmp_path / "elsewhere" / "more")
     (tmp_path / "job" / "assets" / "above").symlink_to(tmp_path / "job")
     (tmp_path / "elsewhere" / "here").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "more" / "back").symlink_to(tmp_path / "elsewhere")
     found = names(make_bundle(tmp_path / "job" / "train.py", ["assets"]).archive)
     assert found == [
         *("assets/again/de.txt", "assets/readme.txt", "assets/words/en.txt", "assets/words/more/de.txt", "train.py")

@@ -74,7 +74,6 @@ def test_two_processes_draw_one_split(drawn: list[Any]) -> None:
         assert training[:12] != sorted(training[:12])
 
 
-def test_another_seed_draws_another_one(drawn: list[Any]) -> None:
-    tops, trainings, _ = zip(*drawn[0], strict=True)
-    assert tops[0] == tops[1] == tops[2]  # the file itself runs before its job says a seed
-    assert len({tuple(training) for training in trainings}) == len(SEEDS)
+def test_whatever_the_jobs_seed(drawn: list[Any]) -> None:
+    """Which the command line changes for the command, and not for the data service."""
+    assert drawn[0] == [drawn[0][0]] * len(SEEDS)

@@ -56,6 +56,7 @@ class LastOfEach(nn.Module):
 
 def test_whole_numbers_that_are_never_zero_are_made_up_as_the_smallest() -> None:
     tokens, lengths = torch.randint(0, 50, (4, 6)), torch.tensor([3, 6, 2, 4])
+    assert (LastOfEach()(tokens, lengths)).shape == (4, 3)
     tokens[0, 0] = 0
     graph = export_model(LastOfEach(), (tokens, lengths)).layer_graph
     assert LayerGraph.from_json(graph.to_json()) == graph

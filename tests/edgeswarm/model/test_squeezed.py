@@ -34,6 +34,7 @@ class Pooled(nn.Module):
         lambda pooled: pooled.squeeze((2, 3)),
         lambda pooled: torch.squeeze(pooled).squeeze(0),  # of a batch that is no dimension of one
         lambda pooled: pooled.squeeze(dim=1).flatten(1).squeeze(),
+        lambda pooled: (2 * pooled).squeeze_() / 2,
     ],
 )
 @pytest.mark.parametrize("batch", [1, 4])
