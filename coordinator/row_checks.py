@@ -146,10 +146,8 @@ def _differs(whole: Any, part: Any, *, first: int, end: int, rows: int) -> bool:
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
     if not one.is_floating_point():
         return torch.equal(one, other)
-    apart = torch.linalg.vector_norm(one - other, dtype=torch.float64)
-    size = torch.linalg.vector_norm(one, dtype=torch.float64)
-    # What isn't finite says nothing.
-    return not bool(apart > _SAME * size + 1e-12)
+    # In their own precision, for another takes a copy of all of it. What isn't finite says nothing.
+    return not bool(torch.linalg.vector_norm(one - other) > _SAME * torch.linalg.vector_norm(one) + 1e-12)
 
 
 def _adds_up(
