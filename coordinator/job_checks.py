@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
@@ -21,6 +19,7 @@ from edgeswarm.item_copies import own_copy
 from edgeswarm.job import SERVED, Dataset, Job, model_arguments
 from edgeswarm.job_file import user_code, user_error
 from edgeswarm.labels import label_error
+from edgeswarm.model.draws import states_of_generators
 from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm.wire.tensor_misfits import collate_named, describe_batch
 from edgeswarm.wire.tensor_samples import encode_items, part_of
@@ -137,7 +136,7 @@ def _changing_items(dataset: Dataset, *, folder: Path) -> tuple[str, ...]:
 
 def _generator_states() -> tuple[object, ...]:
     """Of those that code draws from which has no generator of its own."""
-    return random.getstate(), str(np.random.get_state(legacy=False)), torch.get_rng_state().numpy().tobytes()
+    return *states_of_generators(), torch.get_rng_state().numpy().tobytes()
 
 
 def _changing_state(state: PlainState, model: torch.nn.Module, inputs: Any, *, folder: Path) -> tuple[str, ...]:

@@ -216,3 +216,8 @@ def drawing_from(generator: torch.Generator) -> Iterator[Callable[[], bool]]:
             yield drew
         finally:
             default.set_state(state)
+
+
+def states_of_generators() -> tuple[object, ...]:
+    """Of Python's `random` and numpy's legacy generator: equal before and after where nobody drew."""
+    return random.getstate(), str(np.random.get_state(legacy=False))

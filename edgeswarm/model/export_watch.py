@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.checkpoint import CheckpointFunction
 
 from ..errors import EdgeswarmError, ErrorCode
+from .draws import states_of_generators
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
@@ -62,14 +61,14 @@ def watching(model: torch.nn.Module) -> Iterator[Watch]:
     if model.training:
         _refuse_backward_hooks(model)
     watch = Watch(model)
-    drawn_before = _drawn()
+    drawn_before = states_of_generators()
     with contextlib.ExitStack() as patches:
         if model.training:
             patches.enter_context(_refusing_custom_gradients(watch))
             patches.enter_context(_refusing_tensor_hooks(watch))
         patches.enter_context(_noting_fixed_sizes(watch))
         yield watch
-    if _drawn() != drawn_before:
+    if states_of_generators() != drawn_before:
         raise EdgeswarmError(
             ErrorCode.EXPORT_FAILED,
             "The model's forward draws random numbers from Python or numpy: in a graph they would be the same for ever.",
@@ -160,9 +159,3 @@ def _noting_fixed_sizes(watch: Watch) -> Iterator[None]:
         yield
     finally:
         ShapeEnv._set_replacement = original  # type: ignore[method-assign]
-
-
-def _drawn() -> tuple[object, ...]:
-    """Equal before and after where nobody drew."""
-    _, keys, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), keys.tobytes(), *rest  # type: ignore[union-attr]

@@ -25,10 +25,9 @@ def make_private_folder(path: Path) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = path.stat()
         owner = found.st_uid
-        if (
-            owner == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o700
-        ):  # a disk that can only be read is no matter else
-            path.chmod(0o700)  # an older umask or a copy may have left it open
+        # An older umask or a copy may have left it open. Else nothing is written: the disk may be one that can only be read.
+        if owner == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o700:
+            path.chmod(0o700)
     except OSError as error:
         raise EdgeswarmError(
             ErrorCode.CONFIG,
