@@ -58,6 +58,8 @@ class PlainState:
             for path, module in self._model.named_modules()
             for key, value in vars(module).items()
             if key not in _OWN and isinstance(value, (bool, int, float, complex, torch.Tensor))
+            # Of torch.nn.utils.weight_norm, which computes it anew each time.
+            if not {f"{key}_g", f"{key}_v"} <= module._parameters.keys()
         }
 
 

@@ -112,8 +112,8 @@ class GradientBuckets:
         """Over the gradients of these parameters, in double precision."""
         total = 0.0
         for name in names:
-            norm = torch.linalg.vector_norm(self._views[name], dtype=torch.float64)
-            total += float(norm) ** 2
+            norm = float(torch.linalg.vector_norm(self._views[name], dtype=torch.float64))
+            total += norm * norm  # infinite where it is too large, for which ** raises
         return total
 
 

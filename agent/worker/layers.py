@@ -184,7 +184,7 @@ class LayerHolder:
             )
 
     def states(self, round_number: int) -> dict[int, LayerState]:
-        """All layers, with the tensors that computing uses. Raises EdgeswarmError for another round than that held."""
+        """All layers, with the very tensors that computing uses. Raises EdgeswarmError for another round than that held."""
         with self._reading:
             return {layer: self._state(layer, round_number) for layer in self._names_by_layer}
 
@@ -208,7 +208,7 @@ class LayerHolder:
             constants.clear()
             buffers = {name: buffers[name] for norm in module.graph.batch_norms for name in norm.buffers}
             held = [(name, parameter) for name, parameter in held if parameter.requires_grad]
-        parameters = {name: p.detach().cpu() for name, p in held if name in names}
+        parameters = {name: p.detach() for name, p in held if name in names}
         optimizer_state: dict[str, dict[str, object]] = {}
         groups: list[dict[str, object]] = []
         if optimizer is not None and with_optimizer:
@@ -216,7 +216,7 @@ class LayerHolder:
                 state = optimizer.state.get(module.parameters[name])
                 if state:
                     optimizer_state[name] = {
-                        key: value.detach().cpu() if isinstance(value, torch.Tensor) else value
+                        key: value.detach() if isinstance(value, torch.Tensor) else value
                         for key, value in state.items()
                     }
             for group in optimizer.param_groups:
@@ -224,8 +224,8 @@ class LayerHolder:
         return LayerState(
             round=self._round,
             parameters=parameters,
-            buffers={name: buffer.cpu() for name, buffer in buffers.items() if name in names},
-            constants={name: constant.cpu() for name, constant in constants.items() if name in names},
+            buffers={name: buffer for name, buffer in buffers.items() if name in names},
+            constants={name: constant for name, constant in constants.items() if name in names},
             optimizer=optimizer_state,
             groups=groups,
         )

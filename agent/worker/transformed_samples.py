@@ -3,8 +3,8 @@
 Most of what transforms do (decoding, resizing, tokens, numbers between 0 and 1) draws nothing, and in a later epoch comes out
 as before: on a small device that is much of what a small model takes. Nobody has to say so. A transform is trusted
 
-    while nothing is drawn as it runs, from its generator or from the process's own ones: at each of the first SECOND_LOOKS
-    samples, then at one of WATCHED_EVERY,
+    while nothing is drawn as it runs, from its generator or from the process's own ones: at each sample that is to be kept, for
+    one whose inputs are kept here and whose targets elsewhere are not would be made of two draws,
     while the first SECOND_LOOKS samples come out alike twice, with another seed the second time,
     while one of LOOK_AT_EVERY kept samples that are used, transformed anew when its turn comes, is as it was.
 
@@ -32,7 +32,6 @@ KEPT_BYTES = 256 * 1024**2
 # And no more than this part of what may be kept in all: samples that aren't kept would be fetched again.
 KEPT_SHARE = 1 / 8
 SECOND_LOOKS = 64
-WATCHED_EVERY = 8
 LOOK_AT_EVERY = 256
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -43,7 +42,6 @@ class TransformedSamples:
     def __init__(self, store: StorePart) -> None:
         self._store = store
         self._kept = KeptSamples(store)
-        self._watched = 0
         self._second_looks_left = SECOND_LOOKS
         self._used_since_look = 0
         self.is_trusted = True
@@ -62,20 +60,14 @@ class TransformedSamples:
                 chosen.add(index)
         return frozenset(chosen)
 
-    def watches_next(self) -> bool:
-        """Whether the sample that is transformed next is watched for draws; counts all."""
-        if not self._keeps:
-            return False
-        self._watched += 1
-        return self._watched <= SECOND_LOOKS or self._watched % WATCHED_EVERY == 0
-
     @property
-    def _keeps(self) -> bool:
+    def keeps(self) -> bool:
+        """Whether samples that are transformed now are to be kept, and so watched for draws."""
         return self.is_trusted and not self._store.is_full
 
     def wants_second_look(self) -> bool:
         """Whether the sample that was transformed just now is to be transformed once more; counts those."""
-        if not self._keeps or self._second_looks_left == 0:
+        if not self.keeps or self._second_looks_left == 0:
             return False
         self._second_looks_left -= 1
         return True
@@ -92,7 +84,7 @@ class TransformedSamples:
 
     def add(self, values: Mapping[int, Any]) -> None:
         """Keeps these by their index in the data set, as far as there is room. Gives up where they can't be written down."""
-        if not values or not self._keeps:
+        if not values or not self.keeps:
             return
         try:
             data = bytearray(encode_values(list(values.values())))

@@ -132,7 +132,7 @@ class Transforming:
             sample = samples.item(index)
             with drawing_from(generator) as drew, self._doing.during(f"transform of item {index}", kind=TRANSFORM):
                 sample = self._transform(sample, generator)
-                if self._kept is not None and self._kept.watches_next() and drew():
+                if self._kept is not None and self._kept.keeps and drew():
                     self._kept.give_up()
         except EdgeswarmError:
             raise

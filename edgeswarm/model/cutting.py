@@ -184,12 +184,19 @@ def _drop_dear(chosen: list[int], cost: dict[int, int]) -> list[int]:
         worst = max(ratios)
         kept = [position for position, ratio in zip(chosen, ratios, strict=True) if ratio < worst]
         if len(chosen) + 1 > _MANY_LAYERS:
-            chosen = kept or chosen[: _MANY_LAYERS - 1]
+            chosen = kept if len(kept) + 1 >= _FEW_LAYERS else _thinned(chosen, kept)
         elif worst < _DEAR or len(kept) + 1 < _FEW_LAYERS:
             break
         else:
             chosen = kept
     return chosen
+
+
+def _thinned(chosen: list[int], kept: list[int]) -> list[int]:
+    """As many cuts as there may be: those of `kept`, and of the others, which are equally dear, some at equal distances."""
+    others = sorted({*chosen} - {*kept})
+    wanted = _MANY_LAYERS - 1 - len(kept)
+    return sorted([*kept, *(others[place * len(others) // wanted] for place in range(wanted))])
 
 
 def _dearness(costs: list[int], index: int) -> float:

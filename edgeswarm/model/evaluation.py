@@ -1,12 +1,14 @@
 """The same model in evaluation mode, cut where its training graph is cut, so that every stage can run its part of both.
 
 The two graphs have other operations (no dropout, batch norms with running statistics), but a stage holds the tensors of its
-training layers and no others. So each cut of the training graph is made here at the place with the fewest bytes among those
-that leave every tensor on its own side:
+training layers and no others. So the cuts of the training graph are made here at the places with the fewest bytes in all among
+those that leave every layer without others' tensors:
 
     training    conv a | conv b  dropout | linear c
     evaluation  conv a | conv b          | linear c
                        ^ after the last use of a, before the first of b
+
+A tensor that several layers hold (tied weights) may be used in each of them, and in none between.
 """
 
 from __future__ import annotations
@@ -61,6 +63,8 @@ def export_evaluation(
         dataclasses.replace(layer, name=known.name) for layer, known in zip(graph.layers, training.layers, strict=True)
     )
     renamed = _renamed(dataclasses.replace(graph, layers=layers), own)
+    pairs = zip(renamed.layers, _held(training), strict=True)
+    assert all(held.issuperset((*layer.parameters, *layer.buffers)) for layer, held in pairs)
     return EvaluationGraph(renamed, {_PREFIX + name: tensor for name, tensor in own.items()})
 
 
@@ -70,24 +74,57 @@ def cut_alike(graph: LoweredGraph, held: Sequence[frozenset[str]], names: Sequen
     names: of the layers, for the message. Raises EXPORT_FAILED where there is no such place.
     """
     places = places_of(graph)
-    used = _used_at(graph, places)
     known = frozenset().union(*held)
-    chosen: list[int] = []
+    used = [tensors & known for tensors in _used_at(graph, places)]
+    # By the position of the cut so far: (bytes of all cuts, minus the sum of their positions), the least of each.
+    costs: dict[int, tuple[int, int]] = {0: (0, 0)}
+    cuts_before: list[dict[int, int]] = []
     for boundary in range(1, len(held)):
         before, after = frozenset().union(*held[:boundary]), frozenset().union(*held[boundary:])
-        first = max((at + 1 for at, tensors in enumerate(used) if (tensors & known) - after), default=0)
-        last = min((at for at, tensors in enumerate(used) if (tensors & known) - before), default=len(used))
-        first = max([first, *chosen[-1:]])
-        fitting = [position for position in places.bytes_at if first <= position <= last]
+        first = max((at + 1 for at, tensors in enumerate(used) if tensors - after), default=0)
+        last = min((at for at, tensors in enumerate(used) if tensors - before), default=len(used))
+        begins = _begins(used, held[boundary - 1], costs)
+        fitting = [position for position in places.bytes_at if first <= position <= last and position in begins]
         if not fitting:
-            raise EdgeswarmError(
-                ErrorCode.EXPORT_FAILED,
-                f"In evaluation mode the model can't be cut between {names[boundary - 1]} and {names[boundary]}, "
-                "where it is cut in training: it uses their weights in another order.",
-                "Let forward() use its modules in the same order in both modes, or leave evaluation_dataset out.",
-            )
-        chosen.append(min(fitting, key=lambda position: (places.bytes_at[position], -position)))
-    return cuts_at(graph, places, chosen)
+            raise _in_another_order(names, boundary)
+        cuts_before.append({position: begins[position] for position in fitting})
+        so_far = {position: costs[begins[position]] for position in fitting}
+        costs = {
+            position: (size + places.bytes_at[position], late - position) for position, (size, late) in so_far.items()
+        }
+    position = _begins(used, held[-1], costs).get(len(used))
+    if position is None:
+        raise _in_another_order(names, len(held) - 1)
+    chosen = []
+    for cut_before in reversed(cuts_before):
+        chosen.append(position)
+        position = cut_before[position]
+    return cuts_at(graph, places, chosen[::-1])
+
+
+def _begins(
+    used: Sequence[frozenset[str]], held: frozenset[str], costs: Mapping[int, tuple[int, int]]
+) -> dict[int, int]:
+    """By the position where a layer with these tensors ends, the cheapest one where it can begin, if there is any."""
+    found: dict[int, int] = {}
+    cheapest: int | None = None
+    for position in range(len(used) + 1):
+        if position and not used[position - 1] <= held:
+            cheapest = None  # the node before is another layer's
+        if position in costs and (cheapest is None or costs[position] <= costs[cheapest]):
+            cheapest = position
+        if cheapest is not None:
+            found[position] = cheapest
+    return found
+
+
+def _in_another_order(names: Sequence[str], boundary: int) -> EdgeswarmError:
+    return EdgeswarmError(
+        ErrorCode.EXPORT_FAILED,
+        f"In evaluation mode the model can't be cut between {names[boundary - 1]} and {names[boundary]}, "
+        "where it is cut in training: it uses their weights in another order.",
+        "Let forward() use its modules in the same order in both modes, or leave evaluation_dataset out.",
+    )
 
 
 def _used_at(graph: LoweredGraph, places: Places) -> list[frozenset[str]]:

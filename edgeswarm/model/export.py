@@ -24,6 +24,7 @@ from .costs import with_costs
 from .cutting import Cuts, cut
 from .export_errors import explain, refuse_fixed_batch
 from .export_watch import Watch, watching
+from .fillers import with_fillers
 from .layer_graph import LayerGraph
 from .lowering import LoweredGraph, lower
 from .mutation import settle_mutations
@@ -106,25 +107,9 @@ def export_and_cut(
         cut_into_layers=cut_into_layers,
     )
     given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return _with_least(
-        graph, {name: leaf for (name, _), leaf in zip(lowered.inputs, given, strict=True)}
-    ), used_constants
-
-
-_WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
-def _with_least(graph: LayerGraph, inputs: Mapping[str, torch.Tensor]) -> LayerGraph:
-    """The graph, which knows the smallest of the whole numbers that it is given, wherever they go."""
-    least = {
-        name: max(0, int(tensor.min()))
-        for name, tensor in inputs.items()
-        if tensor.dtype in _WHOLE_NUMBERS and tensor.numel()
-    }
-    cuts = tuple(
-        tuple(dataclasses.replace(value, least=least.get(value.name, 0)) for value in values) for values in graph.cuts
-    )
-    return dataclasses.replace(graph, cuts=cuts)
+    samples = {name: leaf for (name, _), leaf in zip(lowered.inputs, given, strict=True)}
+    buffers = {names.get(name, name): buffer for name, buffer in model.named_buffers()}
+    return with_fillers(graph, samples, {**buffers, **used_constants}), used_constants
 
 
 @contextlib.contextmanager

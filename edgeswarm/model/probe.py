@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from .stage import StageModule
@@ -27,8 +29,7 @@ def random_inputs(
 ) -> list[torch.Tensor]:
     """The stage's inputs for `batch` samples, as leaves that want a gradient where one goes back.
 
-    Floats are from N(0, 1), as `random_like` has them; booleans are true. Whole numbers are 0, which is always an index, or the
-    smallest that the model was given of an input that is never 0.
+    Floats are between 0 and 1: probabilities, and as whole numbers an index into every table. Others are their fillers.
     """
     generator = torch.Generator().manual_seed(seed)
     return [
@@ -52,10 +53,12 @@ def random_like(tensor: torch.Tensor) -> torch.Tensor:
     return _filled(torch.empty_like(tensor, requires_grad=False), torch.Generator().manual_seed(0))
 
 
-def _filled(made: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _filled(
+    made: torch.Tensor, generator: torch.Generator, *, draw: Callable[..., torch.Tensor] = torch.randn
+) -> torch.Tensor:
     """The tensor, which is dense in memory."""
     in_storage = made.as_strided((made.numel(),), (1,))
-    drawn = torch.randn(min(_DIFFERENT, made.numel()), generator=generator, dtype=made.dtype).to(made.device)
+    drawn = draw(min(_DIFFERENT, made.numel()), generator=generator, dtype=made.dtype).to(made.device)
     whole = made.numel() // _DIFFERENT * _DIFFERENT
     if whole:
         in_storage[:whole].view(-1, _DIFFERENT).copy_(drawn)
@@ -67,8 +70,8 @@ def _input(value: LiveValue, batch: int, generator: torch.Generator) -> torch.Te
     dtype: torch.dtype = getattr(torch, value.dtype)
     shape = value.with_batch(batch)
     if dtype.is_floating_point:
-        return _filled(torch.empty(shape, dtype=dtype), generator)
-    return torch.full(shape, 1 if dtype == torch.bool else value.least, dtype=dtype)
+        return _filled(torch.empty(shape, dtype=dtype), generator, draw=torch.rand)
+    return torch.full(shape, value.filler, dtype=dtype)
 
 
 def _tensor(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:

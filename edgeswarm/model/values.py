@@ -39,8 +39,8 @@ class LiveValue:
     shape: its sizes, with -1 at batch_dim. batch_dim: the dimension whose rows belong to the samples, in order; -1 for
     an output of the whole model that has none (a scalar loss term, or batch times length in one dimension, with -1 for
     what isn't fixed): such a value never crosses between devices.
-    requires_grad: a gradient of the same shape comes back. least: of whole numbers that a model is given, the smallest of some
-    samples, where that is more than 0: a length say, of which 1 is taken away for an index.
+    requires_grad: a gradient of the same shape comes back. filler: what stands for it among made-up inputs (fillers.py), where it
+    has whole numbers or truth values.
     """
 
     name: str
@@ -48,7 +48,7 @@ class LiveValue:
     shape: tuple[int, ...]
     batch_dim: int
     requires_grad: bool
-    least: int = 0
+    filler: int = 0
 
     @property
     def bytes_per_sample(self) -> int:
@@ -67,7 +67,7 @@ class LiveValue:
             "shape": list(self.shape),
             "batch_dim": self.batch_dim,
             "requires_grad": self.requires_grad,
-            "least": self.least,
+            "filler": self.filler,
         }
 
     @classmethod
@@ -78,7 +78,7 @@ class LiveValue:
             shape=fields.integers("shape", minimum=-1),
             batch_dim=fields.integer("batch_dim", minimum=-1),
             requires_grad=fields.flag("requires_grad"),
-            least=fields.integer("least", minimum=0),
+            filler=fields.integer("filler", minimum=-(2**63)),
         )
         unknown = [dim for dim, size in enumerate(value.shape) if size < 0]
         if value.batch_dim >= 0 and unknown != [value.batch_dim]:

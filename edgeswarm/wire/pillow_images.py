@@ -2,8 +2,8 @@
 
     <PIL.Image.Image RGB 64x48>   <->   ImageForm("RGB", 64, 48), 9216 bytes
 
-What a file said beyond that (its format, EXIF, colour profile) is left behind. Pillow is imported when the first image is
-made: who has no images needs no Pillow.
+Of what a file said beyond that (its format, EXIF, colour profile) only how the image is to be turned goes along, for transforms
+that ask for it. Pillow is imported when the first image is made: who has no images needs no Pillow.
 """
 
 from __future__ import annotations
@@ -39,15 +39,23 @@ _BITS = {
 }
 
 
+_ORIENTATION_TAG = 0x0112  # in EXIF
+_ORIENTATIONS = range(1, 9)
+_NO_EXTRA = [None, None, 1]  # most images: no palette, no transparency, upright
+
+
 @dataclass(frozen=True)
 class ImageForm:
-    """An image without its pixels. palette: (its raw mode, its colours); transparency: the colour that is none."""
+    """An image without its pixels. palette: (its raw mode, its colours); transparency: the colour that is none. orientation: as
+    in EXIF, from 1, which is upright, to 8; pixels lie as they did in the file.
+    """
 
     mode: str
     width: int
     height: int
     palette: tuple[str, bytes] | None = None
     transparency: int | bytes | tuple[int, ...] | None = None
+    orientation: int = 1
 
     @property
     def pixel_bytes(self) -> int:
@@ -59,14 +67,15 @@ class ImageForm:
         transparency: Any = self.transparency
         if isinstance(transparency, bytes):
             transparency = transparency.hex()
-        extra = [palette, transparency]
-        return [self.mode, self.width, self.height, *([] if extra == [None, None] else extra)]
+        extra = [palette, transparency, self.orientation]
+        return [self.mode, self.width, self.height, *([] if extra == _NO_EXTRA else extra)]
 
     @classmethod
     def from_json(cls, document: Any) -> ImageForm:
         """Raises ValueError for what describes no image."""
         try:
-            mode, width, height, palette, transparency = [*document, None, None] if len(document) == 3 else document
+            complete = [*document, *_NO_EXTRA] if len(document) == 3 else document
+            mode, width, height, palette, transparency, orientation = complete
             if isinstance(transparency, str):
                 transparency = bytes.fromhex(transparency)
             elif isinstance(transparency, list):
@@ -77,9 +86,11 @@ class ImageForm:
             sizes_are_sound = all(type(size) is int and 0 <= size < 2**31 for size in (width, height))
             if mode not in _BITS or not sizes_are_sound:
                 raise ValueError(f"no image has the mode {str(mode)[:10]!r} and the size {width} x {height}")
+            if type(orientation) is not int or orientation not in _ORIENTATIONS:
+                raise ValueError(f"no image has the orientation {str(orientation)[:10]}")
         except (TypeError, IndexError, KeyError) as error:
             raise ValueError(f"not the description of an image: {error!r}") from error
-        return cls(mode, width, height, colours, transparency)
+        return cls(mode, width, height, colours, transparency, orientation)
 
 
 def is_image(value: object) -> bool:
@@ -100,7 +111,16 @@ def take_apart(image: Image) -> tuple[ImageForm, bytes]:
         raw_mode, colours = image.palette.getdata()
         palette = (raw_mode, bytes(colours))
     transparency = image.info.get("transparency")
-    return ImageForm(image.mode, image.width, image.height, palette, transparency), image.tobytes()
+    form = ImageForm(image.mode, image.width, image.height, palette, transparency, _orientation(image))
+    return form, image.tobytes()
+
+
+def _orientation(image: Image) -> int:
+    try:
+        found = image.getexif().get(_ORIENTATION_TAG, 1)
+    except Exception:  # damaged, as Pillow has many ways to say: nobody may ask for it
+        return 1
+    return found if found in _ORIENTATIONS else 1
 
 
 def put_together(form: ImageForm, pixels: bytes) -> Image:
@@ -116,4 +136,8 @@ def put_together(form: ImageForm, pixels: bytes) -> Image:
             raise ValueError(f"a palette of {form.palette[0]} doesn't fit an image of mode {form.mode}")
     if form.transparency is not None:
         image.info["transparency"] = form.transparency
+    if form.orientation != 1:
+        exif = image.getexif()
+        exif[_ORIENTATION_TAG] = form.orientation
+        image.info["exif"] = exif.tobytes()  # for what is made of the image
     return image

@@ -92,6 +92,12 @@ def test_what_every_forward_changes_is_a_warning(kind: str, named: str) -> None:
     assert f"forward changes {named}, which is no buffer" in warning
 
 
+def test_what_weight_norm_computes_anew_each_time_is_none() -> None:
+    with pytest.warns(FutureWarning):
+        normalised = nn.utils.weight_norm(nn.Linear(4, 3))
+    assert check(normalised).warnings == ()
+
+
 @pytest.mark.parametrize("kind", ["nothing", "once", "shown"])
 def test_what_is_made_once_or_for_show_is_none(kind: str) -> None:
     assert check(Annealed(kind)).warnings == ()

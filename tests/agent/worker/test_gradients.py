@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,13 @@ def test_gradients_are_views_of_buckets_last_layers_first() -> None:
     assert abs(buckets.sum_of_squares(buckets.names) - squares / 4) < 1e-6 * squares
     buckets.zero()
     assert buckets.sum_of_squares(buckets.names) == 0
+
+
+def test_gradients_too_large_to_be_squared_have_an_infinite_norm() -> None:
+    net = model().double()
+    buckets = GradientBuckets(parameters_of(net), bucket_bytes=200)
+    buckets.gradient("4.bias").fill_(1e200)
+    assert buckets.sum_of_squares(buckets.names) == math.inf
 
 
 @pytest.mark.parametrize("as_parameters_lie", [False, True])

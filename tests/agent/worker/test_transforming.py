@@ -162,6 +162,21 @@ def test_a_draw_for_few_samples_is_found_before_anything_kept_is_used(cache: Tra
     assert same(found, batches_of(transforming(seldom, None), 2))
 
 
+@pytest.mark.parametrize("place", range(SECOND_LOOKS, SECOND_LOOKS + 8))
+def test_a_draw_for_a_single_sample_is_found(cache: TransformedCache, place: int) -> None:
+    """Kept, it would have the same draw in each epoch, and inputs and targets two where one device alone keeps it."""
+    drawing = order_of(0)[place]
+
+    def once(sample: Any, generator: torch.Generator) -> Any:
+        image, number = sample
+        return (image + torch.rand((), generator=generator) if number == drawing else image / 1), number
+
+    kept = kept_of(cache)
+    found = batches_of(transforming(once, kept), 2)
+    assert not kept.is_trusted
+    assert same(found, expected_of(once, 2))
+
+
 def test_what_changes_later_is_found_by_looking_again(cache: TransformedCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformed_samples, "LOOK_AT_EVERY", 16)
     calls = itertools.count()

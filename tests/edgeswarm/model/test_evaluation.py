@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.evaluation import EvaluationGraph, export_evaluation
@@ -87,6 +88,56 @@ def test_what_only_evaluation_uses_becomes_a_constant_of_its_own() -> None:
     pipeline = Pipeline(ExportedModel(graph, evaluation.constants), tensors, bounds(graph, 2))
     with torch.no_grad():
         assert torch.equal(pipeline.forward((batch,), batch=4), model.eval()(batch))
+
+
+class TiedBytes(nn.Module):
+    """A model of texts byte by byte: what it gives for each place, log-probabilities in another order, is less than what goes
+    into its last product, whose weight is that of the embedding.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = nn.Embedding(6, 16)
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, texts: Tensor) -> Tensor:
+        hidden = self.bytes(texts.view(texts.shape[0], -1))
+        hidden = functional.dropout(torch.relu(self.second(torch.relu(self.first(hidden)))), training=self.training)
+        return functional.log_softmax(functional.linear(hidden, self.bytes.weight), -1).transpose(1, 2)
+
+
+class Siamese(nn.Module):
+    """Both inputs go through the same two products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def one(self, values: Tensor) -> Tensor:
+        hidden: Tensor = torch.relu(self.second(functional.dropout(torch.relu(self.first(values)), 0.1, self.training)))
+        return hidden
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        out: Tensor = self.third(self.one(one) - self.one(other))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [(TiedBytes(), (torch.randint(0, 6, (4, 5)),)), (Siamese(), (torch.rand(4, 4), torch.rand(4, 4)))],
+    ids=["tied", "siamese"],
+)
+def test_weights_that_several_layers_use_stay_in_those(model: nn.Module, batch: tuple[Tensor, ...]) -> None:
+    exported = export_model(model.train(), batch)
+    evaluation = export_evaluation(model, batch, {}, training=exported.layer_graph)
+    assert foreign_tensors(evaluation.layer_graph, exported.layer_graph) == []
+    graph = evaluation.layer_graph
+    count = len(graph.layers)
+    assert count > 2
+    tensors = {**all_tensors(model, exported), **evaluation.constants}
+    pipeline = Pipeline(ExportedModel(graph, evaluation.constants), tensors, bounds(graph, count))
+    with torch.no_grad():
+        assert torch.equal(pipeline.forward(batch, batch=4), copy.deepcopy(model).eval()(*batch))
 
 
 class TurnedAround(nn.Module):

@@ -33,6 +33,13 @@ def test_a_model_has_useful_layers(name: str, fewest: int, most: int) -> None:
     assert fewest <= len(example(name).exported.layer_graph.layers) <= most
 
 
+def test_many_layers_of_one_kind_are_thinned_evenly() -> None:
+    model = nn.Sequential(*(part for _ in range(100) for part in (nn.Linear(4, 4), nn.ReLU())))
+    layers = export_model(model, (torch.zeros(4, 4),)).layer_graph.layers
+    assert 50 <= len(layers) <= 60
+    assert max(len(layer.parameters) for layer in layers) <= 2 * 3, "three linear ones"
+
+
 @pytest.mark.thorough
 def test_layers_are_named_after_modules() -> None:
     names = [layer.name for layer in example("digits").exported.layer_graph.layers]

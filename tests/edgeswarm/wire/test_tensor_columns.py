@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.wire.pillow_images import ImageForm
@@ -100,9 +100,12 @@ def test_rows_that_do_not_lie_one_after_the_other_are_refused(ends: list[int]) -
         ["XYZ", 2, 2],
         [[], 2, 2],
         ["RGB", 2],
-        ["RGB", 2, 2, ["RGB"], None],
-        ["RGB", 2, 2, None, {}],
-        ["RGB", 2, 2, 3, None],
+        ["RGB", 2, 2, None, None],
+        ["RGB", 2, 2, ["RGB"], None, 1],
+        ["RGB", 2, 2, None, {}, 1],
+        ["RGB", 2, 2, 3, None, 1],
+        ["RGB", 2, 2, None, None, 9],
+        ["RGB", 2, 2, None, None, 2.0],
         3,
     ],
 )
@@ -110,6 +113,30 @@ def test_a_form_that_is_none_of_these_pixels_is_refused(form: Any) -> None:
     column([12], [["RGB", 2, 2]]).leaf(0)
     with pytest.raises((ValueError, TypeError)):
         column([12], [form])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photo_is_turned_by_a_transform_that_asks_for_it(orientation: int) -> None:
+    file = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image(11, 7).save(file, "PNG", exif=exif)
+    photo = Image.open(file)
+    [found] = decode_items(encode_items([(photo, 0)], SamplePart.INPUTS))
+    assert isinstance(found, Image.Image)
+    assert found.tobytes() == photo.tobytes()
+    wanted = ImageOps.exif_transpose(photo)
+    for made in (found, found.convert("RGB"), found.copy()):
+        turned = ImageOps.exif_transpose(made)
+        assert (turned.size, turned.tobytes()) == (wanted.size, wanted.tobytes())
+
+
+def test_a_photo_with_damaged_exif_is_sent_as_it_is() -> None:
+    photo = image(11, 7)
+    photo.info["exif"] = b"Exif\0\0nothing of that kind"
+    [found] = decode_items(encode_items([(photo, 0)], SamplePart.INPUTS))
+    assert isinstance(found, Image.Image)
+    assert found.tobytes() == photo.tobytes()
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "PA", "I;16", "RGB", "YCbCr", "HSV", "RGBA", "CMYK", "I", "F"])
