@@ -20,8 +20,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## install, then train on three agents of this machine
 	$(BIN)/edgeswarm demo
 
+# Files that take long begin first: at the end one of them would run beside nothing.
 test: unit ## all tests: unit first, then those with real processes
-	$(BIN)/pytest -q -n 2 --dist loadfile tests -m '(e2e or root or thorough) and not soak'
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/e2e tests -m '(e2e or root or thorough) and not soak'
 
 unit: $(INSTALLED) ## the quick tests alone (no jobs over agents)
 	$(BIN)/pytest -q -n 2 --dist worksteal tests --ignore=tests/e2e -m 'not e2e and not root and not thorough and not soak'

@@ -37,7 +37,7 @@ JOB = dataclasses.replace(
     model="torch.nn.Sequential(small_models.DigitsCNN(batch_norm=True, channels=4), torch.nn.Dropout(0.3))",
     dtype="float64",
     samples=48,
-    epochs=3,
+    epochs=2,
     more=EVALUATION,
 )
 
@@ -72,7 +72,7 @@ def test_loss_and_metrics_of_each_epoch_are_plain_pytorchs(cluster: ThrowawayClu
     """The weights after an epoch are those of a training of so many epochs: dropout and order depend on the round alone."""
     whole = trained(cluster, tmp_path, JOB)
     evaluations = json.loads((whole / "metrics.json").read_text())["evaluations"]
-    assert [(e["round"], e["epoch"], e["samples"]) for e in evaluations] == [(4, 0, 23), (8, 1, 23), (12, 2, 23)]
+    assert [(e["round"], e["epoch"], e["samples"]) for e in evaluations] == [(4, 0, 23), (8, 1, 23)]
     path = tmp_path / "job" / "small_job.py"
     for epochs, evaluation in enumerate(evaluations, start=1):
         folder = whole
