@@ -28,7 +28,7 @@ from bench.cell import Cell
 from bench.estimate import OURS, RUN_AGAIN
 from bench.kept_document import KeptDocument
 from bench.matrix_on_bed import PLANNERS, Effort, OnBed
-from bench.matrix_report import SERVED
+from bench.matrix_report import FORMAT, SERVED
 from bench.measuring import say
 from bench.origin import boot_id, origin
 from bench.peers.settings import PeerSettings, Trials
@@ -42,7 +42,6 @@ from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
 from edgeswarm_coordinator.planner.planners import make_plan
 
-FORMAT = "edgeswarm-matrix/3"
 MINI_BATCH = {"mobilenet_v2": 2048, "efficientnet_b1": 2048, "resnet_50": 256, "bert_small": 256}
 WHEN = "%Y-%m-%d %H:%M:%S"
 OLD_SECONDS = 3600.0
@@ -113,6 +112,10 @@ class CellMeasurement:
 
     def run(self) -> None:
         if self._is_complete(self.document):
+            if self.document["format"] != FORMAT:
+                say(
+                    f"{self.path} was measured by other rules ({self.document['format']}): move it away to measure it anew."
+                )
             return
         if self.document["format"] != FORMAT:
             raise SystemExit(f"{self.path} was begun in another way ({self.document['format']}): move it away.")

@@ -104,6 +104,18 @@ def counted_rounds(warm_up: int, rounds: int, *, settled: int) -> tuple[int, int
     return (first, look - first) if look - first >= LEAST_ROUNDS else (look + WARM_UP_ROUNDS, rounds)
 
 
+@dataclass(frozen=True)
+class Counters:
+    """At one moment. joules: what `read_counters` has. sent_bytes: by device, what has left its card, headers and all."""
+
+    joules: Mapping[str, Counter]
+    sent_bytes: Mapping[str, int]
+
+    @classmethod
+    def now(cls) -> Counters:
+        return cls(read_counters(), links.sent_bytes())
+
+
 class OnBed:
     """The devices of one bed, for one cell."""
 
@@ -134,7 +146,8 @@ class OnBed:
         path = folder / "plan.json"
         path.write_text(json.dumps(with_node_ids(plan, self._node_ids).to_json()))
         first = self._warm_up_rounds(plan.predicted.round_seconds)
-        return self._trained(replace(self._options(rounds=first + rounds), plan_path=path), folder, first=first)
+        last = first + rounds
+        return self._trained(replace(self._options(rounds=last), plan_path=path), folder, first=first, last=last)
 
     def train_long(self, plan: Plan, instance: PlanningInstance) -> dict[str, Any]:
         """As a user has it: the beginning of a long training, whose shares may follow the devices' speed. What comes behind
@@ -154,7 +167,7 @@ class OnBed:
         done: list[RoundDone] = []
         ends: list[float] = []
         moves: list[SharesMoved] = []
-        counters = ended = read_counters()
+        counters = ended = Counters.now()
         enough = threading.Event()
 
         def listen(event: Event) -> None:
@@ -165,9 +178,9 @@ class OnBed:
                 done.append(event)
                 ends.append(time.monotonic())
                 if len(done) == first:
-                    counters = read_counters()
+                    counters = Counters.now()
                 if len(done) == first + rounds:
-                    ended = read_counters()
+                    ended = Counters.now()
                     enough.set()
 
         planned = (with_node_ids(plan, self._node_ids), with_names(instance, self._node_ids))
@@ -214,9 +227,9 @@ class OnBed:
         finally:
             links.limit(HUB, None)
 
-    def _trained(self, options: TrainOptions, folder: Path, *, first: int, last: int | None = None) -> dict[str, Any]:
+    def _trained(self, options: TrainOptions, folder: Path, *, first: int, last: int) -> dict[str, Any]:
         """first: the rounds before it don't count; nor do that of `last` and those behind it."""
-        counters = ended = read_counters()
+        counters = ended = Counters.now()
         ends: list[float] = []
 
         def listen(event: Event) -> None:
@@ -224,9 +237,9 @@ class OnBed:
             if isinstance(event, RoundDone):
                 ends.append(time.monotonic())
                 if event.round == first - 1:
-                    counters = read_counters()
-                if last is None or event.round < last:
-                    ended = read_counters()
+                    counters = Counters.now()
+                if event.round == last - 1:
+                    ended = Counters.now()
 
         try:
             result = train_from_full_speed(self._cluster, replace(options, output=folder / "result"), listen)
@@ -240,22 +253,25 @@ class OnBed:
         ends: Sequence[float],
         *,
         first: int,
-        counters: tuple[dict[str, Counter], dict[str, Counter]],
+        counters: tuple[Counters, Counters],
     ) -> dict[str, Any]:
         """What the document has of a training. rounds: as metrics.json has them; those from `first` on count. ends: theirs.
-        counters: of joules, before the rounds that count and behind them.
+        counters: before the rounds that count and behind them.
         """
+        before, after = counters
         done = rounds[first:]
         names = {node_id: name for name, node_id in self._node_ids.items()}
         return {
             "round_seconds": [each["seconds"] for each in done],
+            "round_ends": list(ends[first:]),
             "slowness": [
                 slowness(SPEED_LOGS, end - each["seconds"], end) for each, end in zip(done, ends[first:], strict=True)
             ],
-            "joules": joules_between(*counters),
+            "joules": joules_between(before.joules, after.joules),
             "devices": {
                 names[device]: {
                     "peak_bytes": max(each["parts"][device]["peak_memory_bytes"] for each in rounds),
+                    "card_sent_bytes": (after.sent_bytes[names[device]] - before.sent_bytes[names[device]]) / len(done),
                     **{
                         what: sum(each["parts"][device][what] for each in done) / len(done)
                         for what in ("cpu_seconds", "model_cpu_seconds", "sent_bytes", "received_bytes")
@@ -350,6 +366,7 @@ class OnBed:
         rounds = len(done.round_seconds)
         return {
             "round_seconds": list(done.round_seconds),
+            "round_ends": list(done.round_ends),
             "slowness": slowness_of_rounds(done),
             "joules": done.joules,
             "devices": {

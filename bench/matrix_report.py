@@ -22,6 +22,7 @@ from bench.measuring import Report, Spread
 from bench.origin import remark, remarks
 from bench.testbed.speed import at_best_pace, beside_the_best
 
+FORMAT = "edgeswarm-matrix/3"  # of cells' documents; those of another one were measured by other rules
 SERVED = "edgeswarm, first epoch served"
 AT_ONE_PACE, AS_MEASURED = "at one pace", "as measured"
 
@@ -63,8 +64,9 @@ class CellResult:
     measured: with rates of the median round, as they were. paced: likewise, as if the machine had been at its best pace, where
     its slowness is known. problems: by method, why. failures: by method, how many of its runs failed. worst_rounds: by method,
     both runs of ours, its slowest round by the median one of its run. ideal: samples per second, what the devices do alone in
-    all. ideal_beside: likewise, each measured while the others compute, since they share a machine here; None where one has no
-    memory for that. remark: on what made its runs.
+    all. paced_ideal: likewise, as if the machine had been at its best pace; None where that isn't known of all. ideal_beside: as
+    ideal, each measured while the others compute, since they share a machine here; None where one has no memory for that.
+    remark: on what made its runs.
     """
 
     cell: str
@@ -74,6 +76,7 @@ class CellResult:
     failures: dict[str, int]
     worst_rounds: dict[str, float]
     ideal: float
+    paced_ideal: float | None
     ideal_beside: float | None
     peers: tuple[str, ...]
     plans: tuple[str, ...]
@@ -99,6 +102,14 @@ class CellResult:
         """As measured: median over the repeats."""
         found = list(self.measured.own(method).values())
         return statistics.median(found) if found else None
+
+    def of_ideal(self, method: str = OURS) -> Spread:
+        """Of the repeats of a method that has some: at one pace where that estimate counts and the ideal is known so."""
+        if self.is_at_one_pace and self.paced_ideal is not None:
+            rates, ideal = self.paced.own(method), self.paced_ideal
+        else:
+            rates, ideal = self.measured.own(method), self.ideal
+        return Spread.of([rate / ideal for rate in rates.values()])
 
     def of_ideal_beside(self, rate: float) -> str:
         """`0.97`; nothing where it isn't known."""
@@ -140,7 +151,9 @@ def read_cell(document: dict[str, Any]) -> CellResult:
         if at_best := at_best_pace(run["round_seconds"], slownesses):
             paced.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / statistics.median(at_best)
         worst.setdefault(run["method"].removesuffix(RUN_AGAIN), []).append(max(run["round_seconds"]) / median)
-    beside = [document["alone"][kind]["beside_others"] for kind in document["device_classes"]]
+    alone = [document["alone"][kind] for kind in document["device_classes"]]
+    paced_alone = [rate for told in alone if (rate := _at_best_pace(told)) is not None]
+    beside = [told["beside_others"] for told in alone]
     return CellResult(
         cell=document["cell"],
         measured=Estimate(rates),
@@ -148,13 +161,30 @@ def read_cell(document: dict[str, Any]) -> CellResult:
         problems=problems,
         failures=failures,
         worst_rounds={method: max(found) for method, found in worst.items()},
-        ideal=sum(document["alone"][kind]["samples_per_second"] for kind in document["device_classes"]),
+        ideal=sum(told["samples_per_second"] for told in alone),
+        paced_ideal=sum(paced_alone) if len(paced_alone) == len(alone) else None,
         ideal_beside=sum(beside) if all(beside) else None,
         peers=tuple(document["peers"]),
         plans=tuple(document["plans"]),
         same_plan_as=document["same_plan_as"],
-        remark=remark(document["runs"]),
+        remark="; ".join(told for told in (_of_other_rules(document), remark(document["runs"])) if told),
     )
+
+
+def _of_other_rules(document: Mapping[str, Any]) -> str:
+    """Nothing where it was measured as cells are now."""
+    found = document.get("format", FORMAT)
+    return "" if found == FORMAT else f"measured by other rules ({found})"
+
+
+def _at_best_pace(alone: Mapping[str, Any]) -> float | None:
+    """Samples per second of a device by itself, had the machine been at its best; None where nobody knows. Cells of before
+    2026-11-29 have the rate as measured and its slowness.
+    """
+    if "at_best_pace" in alone:
+        return float(alone["at_best_pace"])
+    slow = alone.get("slowness")
+    return alone["samples_per_second"] * slow if slow else None
 
 
 def _slowness_too_low(runs: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -175,7 +205,8 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
         title="edgeswarm and its peers",
         how=(
             "Samples per second of the median round, and edgeswarm's by each peer's: medians over interleaved repeats (least to "
-            "most); edgeswarm's in a repeat is the geometric mean of its two runs. Ideal: the sum of what the devices do alone; "
+            "most); edgeswarm's in a repeat is the geometric mean of its two runs. Ideal: the sum of what the devices do alone, "
+            "both at one pace where ratios are; "
             "at once: each measured while the others compute, since devices on one machine take of each other's caches. Noise: "
             "the same setting against itself, in the worst repeat. `equal`: the median is no further from 1 than that noise, "
             "than one of the ratio's own repeats is from the median, or than the ratio is otherwise. By: ratios are of rates at "
@@ -223,8 +254,9 @@ def _in_numbers(cell: CellResult) -> dict[str, Any]:
         "estimate": AT_ONE_PACE if cell.is_at_one_pace else AS_MEASURED,
         "noise": cell.counting.noise,
         "ideal": cell.ideal,
+        "paced_ideal": cell.paced_ideal,
         "samples_per_second": {method: cell.rate(method) for method in methods},
-        "of_ideal": {method: rate / cell.ideal for method in methods if (rate := cell.rate(method)) is not None},
+        "of_ideal": {method: cell.of_ideal(method).to_json() for method in methods},
         "worst_round_by_median": cell.worst_rounds,
         "times": {
             method: compared.to_json()
@@ -242,7 +274,7 @@ def _beside_peers(cell: CellResult, method: str, peers: Sequence[str]) -> tuple[
     otherwise = None if cell.best_peer is None else cell.other.speed_up(cell.best_peer, of=method)
     return (
         cell.cell if method == OURS else method.replace(OURS, cell.cell),
-        *(f"{rate:.1f}", f"{rate / cell.ideal:.2f}", cell.of_ideal_beside(rate)),
+        *(f"{rate:.1f}", f"{cell.of_ideal(method).median:.2f}", cell.of_ideal_beside(rate)),
         *(cell.counting.shown_noise, f"{cell.worst_rounds[method]:.2f}"),
         *(cell.problems.get(peer, "") if found is None else found.shown for peer, found in ratios.items()),
         AT_ONE_PACE if cell.is_at_one_pace else AS_MEASURED,

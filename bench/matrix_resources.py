@@ -5,6 +5,7 @@ By a cell's document, whose plans, instance and runs say it all. Pure.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,9 +32,10 @@ class Resources:
     devices in a round. outside: by device, which part of its CPU seconds was not the model's own operations.
     outside_seconds_per_sample: CPU seconds of all devices. peak_bytes: by device. memory_off: by device, of each run; 0.01 where
     a hundredth more was predicted, for the shares that it had, than its peak. peer_cpu_seconds_per_sample: by peer, all its CPU
-    seconds; our_cpu_seconds_per_sample: ours, all. peer_sent_bytes: by peer, of all its devices in a round, headers and all;
-    peer_peak_bytes: of the device that held most; neither where it was not told. joules_per_sample: of the machine, by method
-    (ours and the peers), where it has a sensor.
+    seconds; our_cpu_seconds_per_sample: ours, all. between_rounds_seconds: by method (ours and the peers), from one round's end
+    to the next one's begin, which no round has in it; where ends were told. peer_sent_bytes: by peer, of all its devices in a
+    round, headers and all; card_sent_bytes: likewise, ours; None where it was not told. peer_peak_bytes: of the device that held
+    most; neither where it was not told. joules_per_sample: of the machine, by method (ours and the peers), where it has a sensor.
     """
 
     cell: str
@@ -45,7 +47,9 @@ class Resources:
     outside_seconds_per_sample: float
     our_cpu_seconds_per_sample: float
     peer_cpu_seconds_per_sample: Mapping[str, float]
+    between_rounds_seconds: Mapping[str, float]
     peer_sent_bytes: Mapping[str, float]
+    card_sent_bytes: float | None
     peer_peak_bytes: Mapping[str, int]
     peak_bytes: Mapping[str, int]
     memory_off: Mapping[str, Sequence[float]]
@@ -55,6 +59,13 @@ class Resources:
     def bytes_off(self) -> float:
         """0.01: a hundredth more than the plan says was sent."""
         return self.sent_bytes / self.planned_bytes - 1 if self.planned_bytes else 0.0
+
+    @property
+    def card_bytes_off(self) -> float | None:
+        """Likewise, of what left the cards; None where it was not told, or nothing must move."""
+        if self.card_sent_bytes is None or not self.planned_bytes:
+            return None
+        return self.card_sent_bytes / self.planned_bytes - 1
 
 
 def read_resources(document: Mapping[str, Any]) -> Resources | None:
@@ -101,7 +112,9 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
         outside_seconds_per_sample=sum(outside.values()) / mini_batch,
         our_cpu_seconds_per_sample=sum(cpu.values()) / mini_batch,
         peer_cpu_seconds_per_sample={peer: statistics.median(found) for peer, found in peers.items()},
+        between_rounds_seconds=_between_rounds(document),
         peer_sent_bytes={peer: statistics.median(found) for peer, found in sent.items()},
+        card_sent_bytes=_over_the_cards(runs),
         peer_peak_bytes={peer: max(found) for peer, found in peaks.items()},
         peak_bytes={device: max(run["devices"][device]["peak_bytes"] for run in runs) for device in plan.devices},
         memory_off={
@@ -113,6 +126,24 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
         },
         joules_per_sample={method: statistics.median(found) for method, found in joules.items()},
     )
+
+
+def _over_the_cards(runs: Sequence[Mapping[str, Any]]) -> float | None:
+    told = [list(run["devices"].values()) for run in runs]
+    if not all("card_sent_bytes" in device for devices in told for device in devices):
+        return None
+    return statistics.mean(sum(float(device["card_sent_bytes"]) for device in devices) for devices in told)
+
+
+def _between_rounds(document: Mapping[str, Any]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for run in document["runs"]:
+        method = run["method"].removesuffix(RUN_AGAIN)
+        if method in (OURS, *document["peers"]) and "round_ends" in run:
+            apart = (after - before for before, after in itertools.pairwise(run["round_ends"]))
+            between = (wall - took for wall, took in zip(apart, run["round_seconds"][1:], strict=True))
+            found.setdefault(method, []).extend(between)
+    return {method: statistics.median(each) for method, each in found.items() if each}
 
 
 def _held_bytes(instance: PlanningInstance, plan: Plan, run: Mapping[str, Any]) -> dict[str, float]:
@@ -146,16 +177,27 @@ def resources_table(found: Sequence[Resources]) -> Report:
         how=(
             "Of edgeswarm's own plan. Bytes: sent by all devices in a round, beside what the plan says must move. Outside of "
             "the model: CPU seconds of a worker that are not its layers' and its optimizer's, as a part of all, and CPU "
-            "milliseconds a sample over all devices. CPU: milliseconds a sample over all devices. Memory: the largest peak, and "
-            "how the prediction, for the largest share that each device had in a run, stood to its peak there. In brackets the "
-            "peers' bytes, which are all that left their devices, headers among them, CPU and peaks; nothing where that was not "
-            "told; edgeswarm's own are those of the workers, without their agents and without the headers of TLS and TCP. "
+            "milliseconds a sample over all devices. CPU: milliseconds a sample over all devices. Between rounds: milliseconds "
+            "from one's end to the next one's begin, the median. Memory: the largest peak, and "
+            "how the prediction, for the largest share that each device had in a run, stood to its peak there. Over the "
+            "cards: all that left the devices, headers and acknowledgements among it, beside the plan's bytes. In brackets the "
+            "peers' bytes over the cards, CPU and peaks; nothing where that was not told; edgeswarm's CPU and peaks are those of "
+            "the workers, without their agents. "
             "Joules: of the whole machine, a sample, where it has a sensor; emulated devices keep its processors busy while they "
             "wait, so that it says little more than the seconds."
         ),
         columns=(
-            *("cell", "predicted", "measured", "error", "MB sent", "beside the plan", "outside of the model"),
-            *("outside, ms", "CPU, ms", "peak", "memory predicted", "joules"),
+            *(
+                "cell",
+                "predicted",
+                "measured",
+                "error",
+                "MB sent",
+                "beside the plan",
+                "over the cards",
+                "outside of the model",
+            ),
+            *("outside, ms", "CPU, ms", "between rounds, ms", "peak", "memory predicted", "joules"),
         ),
     )
     for cell in found:
@@ -166,9 +208,11 @@ def resources_table(found: Sequence[Resources]) -> Report:
             *(cell.cell, f"{cell.predicted_seconds:.2f} s", f"{cell.measured_seconds:.2f} s", f"{error:+.1%}"),
             f"{cell.sent_bytes / 1e6:.1f}{_in_brackets(cell.peer_sent_bytes, 1e-6, digits=1)}",
             f"{cell.bytes_off:+.2%}",
+            "" if cell.card_bytes_off is None else f"{cell.card_bytes_off:+.1%}",
             ", ".join(f"{kind} {part:.0%}" for kind, part in worst.items()),
             f"{1e3 * cell.outside_seconds_per_sample:.2f}",
             f"{1e3 * cell.our_cpu_seconds_per_sample:.1f}{_in_brackets(cell.peer_cpu_seconds_per_sample, 1e3, digits=1)}",
+            _in_milliseconds(cell.between_rounds_seconds),
             f"{max(cell.peak_bytes.values()) / 2**20:.0f} MiB{_in_brackets(cell.peer_peak_bytes, 2**-20, digits=0)}",
             f"{min(memory):+.0%} to {max(memory):+.0%}",
             ", ".join(f"{method} {used:.2f}" for method, used in cell.joules_per_sample.items()),
@@ -190,6 +234,14 @@ def _in_brackets(of_peers: Mapping[str, float], unit: float, *, digits: int) -> 
     """` (single device 4.4, 1F1B 5.2)` behind what is ours; nothing where nothing is known. unit: what each is multiplied by."""
     told = ", ".join(f"{peer} {unit * value:.{digits}f}" for peer, value in of_peers.items())
     return f" ({told})" if told else ""
+
+
+def _in_milliseconds(of_methods: Mapping[str, float]) -> str:
+    """Ours, and the peers' in brackets; nothing where ours isn't known."""
+    if OURS not in of_methods:
+        return ""
+    peers = {method: seconds for method, seconds in of_methods.items() if method != OURS}
+    return f"{1e3 * of_methods[OURS]:.0f}{_in_brackets(peers, 1e3, digits=0)}"
 
 
 def _worst_of_classes(outside: Mapping[str, float]) -> dict[str, float]:

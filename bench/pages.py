@@ -14,7 +14,7 @@ from bench.measuring import Report
 
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 PLANNERS_PAGE, BENCHMARKS_PAGE = _DOCS / "planners.md", _DOCS / "benchmarks.md"
-SCALING_PICTURE = _DOCS / "scaling.svg"
+SCALING_PICTURE, MATRIX_PICTURE = _DOCS / "scaling.svg", _DOCS / "matrix.svg"
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

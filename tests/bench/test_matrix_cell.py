@@ -115,6 +115,13 @@ def test_what_is_complete_stays(tmp_path: Path, boot: Path) -> None:
     measurement.run()  # without root and devices: there is nothing to do
 
 
+def test_a_complete_one_of_other_rules_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep(tmp_path)
+    keep(tmp_path, *CellMeasurement(CELL, tmp_path, effort=EFFORT).missing(), format="edgeswarm-matrix/2")
+    CellMeasurement(CELL, tmp_path, effort=EFFORT).run()
+    assert "measured by other rules (edgeswarm-matrix/2)" in capsys.readouterr().err
+
+
 def test_a_complete_one_stays_whose_runs_do_not_say_when_the_machine_was_started(tmp_path: Path) -> None:
     keep(tmp_path)
     missing = CellMeasurement(CELL, tmp_path, effort=EFFORT).missing()

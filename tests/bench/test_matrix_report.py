@@ -193,6 +193,10 @@ def test_cells_of_unlike_runs_are_remarked() -> None:
     assert peers_table([read_cell(told)]).remarks == []
     told["runs"][-1]["torch"] = "2.14"
     assert peers_table([read_cell(told)]).remarks == ["C-100-x: runs differ in torch: 2.13, 2.14"]
+    told["format"] = "edgeswarm-matrix/2"
+    assert peers_table([read_cell(told)]).remarks == [
+        "C-100-x: measured by other rules (edgeswarm-matrix/2); runs differ in torch: 2.13, 2.14"
+    ]
 
 
 def test_a_ratio_must_exceed_what_the_machines_pace_makes_of_it() -> None:
@@ -214,7 +218,7 @@ def test_a_ratio_must_exceed_what_the_machines_pace_makes_of_it() -> None:
 def test_what_is_compared_is_told_in_numbers_too() -> None:
     told = peers_table([read_cell(document())]).data["C-100-x"]
     assert told["samples_per_second"]["DDP"] == pytest.approx(100 / 4.4)
-    assert told["of_ideal"]["edgeswarm"] == pytest.approx(told["samples_per_second"]["edgeswarm"] / 100)
+    assert told["of_ideal"]["edgeswarm"]["median"] == pytest.approx(told["samples_per_second"]["edgeswarm"] / 100)
     assert told["times"]["DDP"]["median"] == pytest.approx(2.0, rel=0.1)
     assert (told["times"]["DDP"]["is_equal"], told["times"]["single"]["is_equal"]) == (False, True)
     assert "1F1B" not in told["times"]
@@ -250,4 +254,7 @@ def test_a_page_with_a_plot(tmp_path: Path) -> None:
     page = write_page(cells, [peers_table(cells)], tmp_path).read_text()
     assert "| C-100-x | 48.8 | 0.49 |" in page
     assert "**does not hold**: C-100-x: 1.00 (0.98 to 1.02) times single" in page
-    assert (tmp_path / "matrix.png").read_bytes()[1:4] == b"PNG"
+    picture = (tmp_path / "matrix.svg").read_text()
+    assert "</svg>" in picture
+    write_page(cells, [], tmp_path)
+    assert (tmp_path / "matrix.svg").read_text() == picture

@@ -72,10 +72,27 @@ def test_what_a_cell_used() -> None:
     assert found.joules_per_sample == {"DDP": pytest.approx(2.5)}
 
 
+def test_what_passes_between_rounds_is_beside_the_peers() -> None:
+    told = document()
+    assert resources_table([found for found in [read_resources(told)] if found is not None]).rows[0][10] == ""
+    told["runs"][0] |= {"round_seconds": [2.0, 2.0, 3.0], "round_ends": [10.0, 12.01, 15.03]}
+    told["runs"][1] |= {"round_seconds": [9.0, 9.0], "round_ends": [10.0, 19.005]}
+    (row,) = resources_table([found for found in [read_resources(told)] if found is not None]).rows
+    assert row[10] == "15 (DDP 5)"
+
+
+def test_what_left_the_cards_is_beside_the_plan_where_it_is_known() -> None:
+    told = document()
+    assert resources_table([found for found in [read_resources(told)] if found is not None]).rows[0][6] == ""
+    for device in told["runs"][0]["devices"].values():
+        device["card_sent_bytes"] = 1.03 * device["sent_bytes"]
+    assert resources_table([found for found in [read_resources(told)] if found is not None]).rows[0][6] == "+3.0%"
+
+
 def test_what_does_not_hold_is_said() -> None:
     table = resources_table([found for found in [read_resources(document(1.05))] if found is not None])
     assert table.rows[0][:4] == (CELL, *table.rows[0][1:3], "-50.0%")
-    assert table.rows[0][6] in ("nx 2%, nano 25%", "nano 25%, nx 2%")
+    assert table.rows[0][7] in ("nx 2%, nano 25%", "nano 25%, nx 2%")
     assert table.verdicts == [
         (f"{CELL}: bytes +5.00% beside the plan", False),
         (f"{CELL}: 25.0% of a nano's CPU outside of the model", False),
@@ -87,14 +104,14 @@ def test_what_peers_sent_and_held_is_beside_it_where_it_is_known() -> None:
     of_peer = told["runs"][1]["devices"]
     of_peer["nx-1"]["peak_bytes"] = 1 << 30  # of the command that started it
     (row,) = resources_table([found for found in [read_resources(told)] if found is not None]).rows
-    assert row[8].endswith(" (DDP 1000.0)")
-    assert "DDP" not in row[4] + row[9]
+    assert row[9].endswith(" (DDP 1000.0)")
+    assert "DDP" not in row[4] + row[10] + row[11]
     for name, mebibytes in (("nx-1", 500), ("nano-1", 400)):
         of_peer[name] = {"cpu_seconds": 8.0, "own_peak_bytes": mebibytes << 20, "sent_bytes": 3e6}
     (row,) = resources_table([found for found in [read_resources(told)] if found is not None]).rows
     assert row[4].endswith(" (DDP 6.0)")
-    assert row[8].endswith(" (DDP 1000.0)")
-    assert row[9].endswith(" MiB (DDP 500)")
+    assert row[9].endswith(" (DDP 1000.0)")
+    assert row[11].endswith(" MiB (DDP 500)")
 
 
 def test_memory_is_beside_what_was_predicted_for_the_shares_of_each_run() -> None:

@@ -17,6 +17,7 @@ from bench.testbed import bed as beds
 from bench.testbed import groups, links
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.environment import EmulatedDevice, Environment
+from bench.testbed.links import HUB
 from edgeswarm.errors import EdgeswarmError
 
 pytestmark = [
@@ -147,6 +148,10 @@ def test_a_link_has_its_rate_both_ways(bed: EmulatedLan, echo: subprocess.Popen[
         while time.monotonic() - begin < 60 and links.describe("slow")["received_bytes"] < 4_000_000:
             time.sleep(0.01)
         assert time.monotonic() - begin > 1.4
+    sent_bytes = links.sent_bytes()
+    assert sent_bytes[HUB] > 4_000_000
+    assert 0 < sent_bytes["slow"] <= links.describe("slow")["sent_bytes"] < 1_000_000
+    assert set(sent_bytes) == {device.name for device in bed.environment.devices} | {HUB}
     links.limit("slow", 40)
     assert links.describe("slow")["mbps"] == pytest.approx(40.0)
     links.limit("slow", 20)
