@@ -393,15 +393,16 @@ def _file_of(secret: bytes) -> Iterator[Path]:
 
 
 def _set_options(connection: socket.socket) -> None:
+    """Whoever waits asks whether the other end is still there: a stream has data one way, and its receiver has nothing that is
+    unacknowledged, which would keep it from asking. TCP_USER_TIMEOUT, which would tell the sender, too, ends a stream whose
+    receiver doesn't read for as long, however alive: a step of the user's code that lets no other one run may take minutes.
+    """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    silence = int(KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS)
     options = {
         "TCP_KEEPIDLE": int(KEEPALIVE_SECONDS),
         "TCP_KEEPINTVL": PROBE_SECONDS,
         "TCP_KEEPCNT": int(KEEPALIVE_TIMEOUT_SECONDS) // PROBE_SECONDS,
-        # Milliseconds that what was sent may stay unacknowledged; on Linux it ends the questions, too.
-        "TCP_USER_TIMEOUT": silence * 1000,
     }
     for name, value in options.items():
         if hasattr(socket, name):  # other systems lack some
