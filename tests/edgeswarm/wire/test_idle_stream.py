@@ -83,16 +83,18 @@ class Ends:
         as a whole, behind idle_seconds in which it doesn't read.
         """
         own = str(self._folder / "there-000002"), str(self._folder / "here-000001")
-        with self._python("there", RECEIVER, own[0], str(idle_seconds), str(sent_bytes)) as receiver:
+        with contextlib.ExitStack() as both:
+            receiver = self._python("there", RECEIVER, own[0], str(idle_seconds), str(sent_bytes))
+            both.enter_context(receiver)
+            both.callback(receiver.kill)
             assert receiver.stdout is not None
             address = f"{self._bed.addresses['there']}:{int(receiver.stdout.readline())}"
-            with self._python("here", SENDER, own[1], address, str(sent_bytes)) as sender:
-                assert sender.stdout is not None
-                assert sender.stdin is not None
-                assert sender.stdout.readline() == "open\n"
-                yield sender.stdin, sender.stdout, receiver.stdout
-                sender.kill()
-            receiver.kill()
+            sender = both.enter_context(self._python("here", SENDER, own[1], address, str(sent_bytes)))
+            both.callback(sender.kill)
+            assert sender.stdout is not None
+            assert sender.stdin is not None
+            assert sender.stdout.readline() == "open\n"
+            yield sender.stdin, sender.stdout, receiver.stdout
 
     def _python(self, bed_node: str, code: str, *arguments: str) -> subprocess.Popen[str]:
         environment = {**os.environ, **beds.runtime_environment(bed_node), "PYTHONPATH": os.pathsep.join(sys.path)}
