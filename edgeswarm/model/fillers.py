@@ -88,9 +88,12 @@ def _following(
 
     with torch.no_grad():
         for node in nodes:
-            if node.name not in needed:
+            if node.name not in needed or not values.keys() >= {*node.reads}:
                 continue
-            args = map_argument(node.args, place)
-            kwargs = {key: map_argument(value, place) for key, value in node.kwargs.items()}
-            values[node.name] = resolve(node.op)(*args, **kwargs)
-    return {name: values[name] for name in wanted & follows}
+            try:
+                args = map_argument(node.args, place)
+                kwargs = {key: map_argument(value, place) for key, value in node.kwargs.items()}
+                values[node.name] = resolve(node.op)(*args, **kwargs)
+            except Exception:  # what a model can't do with its samples is told where the whole model is tried
+                continue
+    return {name: values[name] for name in wanted if name in values}
