@@ -84,7 +84,7 @@ def main() -> int:
     tables = [peers_table(cells_read), ideal_table(near), plans_table(cells_read), resources_table(used)]
     if cells_read:
         _write_page(cells_read, tables, given.page or given.folder / "page")
-    if given.write:
+    if given.write and cells_read:
         plot_rates(cells_read, MATRIX_PICTURE)
         for name, table in zip(TABLES, tables, strict=True):
             write_into(BENCHMARKS_PAGE, f"matrix {name}", table_and_verdicts(table))

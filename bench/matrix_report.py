@@ -206,7 +206,7 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
         how=(
             "Samples per second of the median round, and edgeswarm's by each peer's: medians over interleaved repeats (least to "
             "most); edgeswarm's in a repeat is the geometric mean of its two runs. Ideal: the sum of what the devices do alone, "
-            "both at one pace where ratios are; "
+            "both at one pace where ratios are and that is known of the devices, too; "
             "at once: each measured while the others compute, since devices on one machine take of each other's caches. Noise: "
             "the same setting against itself, in the worst repeat. `equal`: the median is no further from 1 than that noise, "
             "than one of the ratio's own repeats is from the median, or than the ratio is otherwise. By: ratios are of rates at "

@@ -80,6 +80,7 @@ def cut_alike(graph: LoweredGraph, held: Sequence[frozenset[str]], names: Sequen
     costs: dict[int, tuple[int, int]] = {0: (0, 0)}
     cuts_before: list[dict[int, int]] = []
     for boundary in range(1, len(held)):
+        # What must lie on one side of this cut: follows from the layers' tensors, and tells at which cut it can't be.
         before, after = frozenset().union(*held[:boundary]), frozenset().union(*held[boundary:])
         first = max((at + 1 for at, tensors in enumerate(used) if tensors - after), default=0)
         last = min((at for at, tensors in enumerate(used) if tensors - before), default=len(used))

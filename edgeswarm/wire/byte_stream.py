@@ -393,9 +393,11 @@ def _file_of(secret: bytes) -> Iterator[Path]:
 
 
 def _set_options(connection: socket.socket) -> None:
-    """Whoever waits asks whether the other end is still there: a stream has data one way, and its receiver has nothing that is
-    unacknowledged, which would keep it from asking. TCP_USER_TIMEOUT, which would tell the sender, too, ends a stream whose
-    receiver doesn't read for as long, however alive: a step of the user's code that lets no other one run may take minutes.
+    """Whoever waits asks whether the other end is still there. It can't while what it sent itself is unacknowledged: who receives
+    tensors sends nothing, and a request for samples that is lost is one to the machine whose heartbeats are lost, too.
+
+    TCP_USER_TIMEOUT, which would tell the sender as well, ends a stream whose receiver doesn't read for as long, however alive:
+    a step of the user's code that lets no other one run may take minutes.
     """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
