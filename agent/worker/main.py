@@ -61,6 +61,9 @@ class Worker:
         threads: int,
         sample_cache: SampleCache,
     ) -> None:
+        # Numbers below 1e-38 are zeros. A deep network's first gradients may be full of them, and an Intel processor takes some
+        # hundred cycles for each (bench/tiny_numbers.py). Threads have it of the thread that starts them: first of all things.
+        torch.set_flush_denormal(True)
         leave_out_compiler()
         torch.set_num_threads(threads)
         accelerator = made_ready()

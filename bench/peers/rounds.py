@@ -77,6 +77,7 @@ def join(given: argparse.Namespace) -> None:
     where the others don't come.
     """
     print(READY, flush=True)
+    torch.set_flush_denormal(True)  # as workers do: few would think of it, but then it isn't edgeswarm's doing
     torch.set_num_threads(1)
     if given.world > 1:
         dist.init_process_group(
