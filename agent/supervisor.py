@@ -19,7 +19,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.own_module import own_module
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 
 from .bounded_log import BoundedLog
@@ -87,7 +87,7 @@ class WorkerSettings:
     threads: int = 1
     sample_folder: Path | None = None
     sample_cache_bytes: int = 0
-    command: tuple[str, ...] = field(default=(sys.executable, "-m", "edgeswarm_agent.worker"))
+    command: tuple[str, ...] = field(default=own_module("edgeswarm_agent.worker"))
 
     def arguments(self, events_fd: int) -> list[str]:
         return [

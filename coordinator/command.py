@@ -7,7 +7,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -273,15 +273,18 @@ class Command:
         *,
         order: SampleOrder,
         renews_workers: bool = False,
+        after: Sequence[Task[None]] = (),
         measured: Callable[[PlanningInstance], None] = lambda instance: None,
     ) -> tuple[Plan, PlanningInstance]:
-        """Measure what isn't cached, and plan. renews_workers: see `measured_instance`. measured: told what that found, before
-        it is known whether any plan fits.
+        """Measure what isn't cached, and plan. renews_workers, after: see `measured_instance`. measured: told what that found,
+        before it is known whether any plan fits.
         """
         least = max(layer.least_batch for layer in prepared.layer_graph.layers)
         # It may raise: before minutes of measuring.
         sizes_to_try(order.batch_size, options.micro_batch, least_batch=least)
-        instance = self.measured_instance(options, prepared, links, order=order, renews_workers=renews_workers)
+        instance = self.measured_instance(
+            options, prepared, links, order=order, renews_workers=renews_workers, after=after
+        )
         measured(instance)
         with self.progress.step(PLAN, options.planner):
             planning = self.supervision.spawn(partial(_planned, options, instance), name="plan")
@@ -297,11 +300,13 @@ class Command:
         *,
         order: SampleOrder,
         renews_workers: bool = False,
+        after: Sequence[Task[None]] = (),
     ) -> PlanningInstance:
         """What a planner is told of the job and these devices; measures what isn't cached.
 
         renews_workers: devices that measured start new workers then, since theirs hold what was compiled for each size that they
-        tried: 10 MiB of a small model, 33 of MobileNetV2, which is in no plan.
+        tried: 10 MiB of a small model, 33 of MobileNetV2, which is in no plan. after: what keeps devices or the network busy:
+        nothing is measured before it is done.
         """
         facts = ModelFacts(
             layer_graph=prepared.layer_graph,
@@ -324,6 +329,7 @@ class Command:
             devices=self.devices,
             progress=self.progress,
             supervision=self.supervision,
+            after=after,
         )
         places = self.places(links)
         profiles = measuring.profiles(facts, links=links, places=places)

@@ -8,12 +8,12 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.own_module import own_module
 
 # The data set was opened before, in the command, however long that took; and Ctrl-C ends the wait.
 READY_SECONDS = 3600.0
@@ -71,7 +71,7 @@ class DataServiceProcess:
         """Start it and return at once: what it imports and opens takes seconds, in which other things can be done."""
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "edgeswarm_coordinator.data_server"],
+                own_module("edgeswarm_coordinator.data_server"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

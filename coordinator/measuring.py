@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +13,7 @@ from edgeswarm.security.identity import Identity
 from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
+from .background import Task
 from .curve_ends import without_losses
 from .deployment import Place, host_seen_from
 from .events import MEASURE_LINKS, PROFILE_LAYERS, ProfileProgress
@@ -36,7 +37,8 @@ from .supervision import Supervision
 
 
 class Measuring:
-    """One command's measurements. fresh: measure what is cached, too. measured_on: the devices that measured layers.
+    """One command's measurements. fresh: measure what is cached, too. after: what keeps devices or the network busy until it is
+    done. measured_on: the devices that measured layers.
 
     Layers first, on all kinds of hardware at once; then links, one after another, since two at once would share a card.
     """
@@ -51,6 +53,7 @@ class Measuring:
         devices: Devices,
         progress: Progress,
         supervision: Supervision,
+        after: Sequence[Task[None]] = (),
     ) -> None:
         self._cache = cache
         self._profiles = Profiles() if fresh else cache.load()
@@ -59,6 +62,7 @@ class Measuring:
         self._devices = devices
         self._progress = progress
         self._supervision = supervision
+        self._after = after
         self._counter = threading.Lock()
         self.measured_on: tuple[str, ...] = ()
 
@@ -68,6 +72,7 @@ class Measuring:
         parts = parts_to_time(facts)
         work = missing_parts(self._profiles, devices, parts=parts, dtype=facts.dtype)
         if work:
+            self._supervision.wait(*self._after)
             self.measured_on = tuple(item.device for item in work)
             self._devices.reserve({item.device: links[item.device] for item in work})
             with self._progress.step(PROFILE_LAYERS, f"on {', '.join(item.device for item in work)}"):
@@ -77,6 +82,7 @@ class Measuring:
         if facts.served is not None:
             pairs += missing_source_links(self._profiles, places_of_links, now=now)
         if pairs:
+            self._supervision.wait(*self._after)
             with self._progress.step(MEASURE_LINKS, f"{len(pairs)} directions"):
                 self._measure_links(pairs, links, places)
         return self._profiles

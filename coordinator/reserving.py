@@ -29,8 +29,9 @@ LEASE_SECONDS = 2.0  # after our end or a cut network an agent frees itself
 RESERVE_SECONDS = 10.0
 _FREE_SECONDS = 4.0
 _FREE_LOST_SECONDS = 0.3  # nobody waits for an answer of a device that is known to be gone
-# Until a device that was cut off from a coordinator has noticed, and its lease is over; and between two looks.
-_LEASES_ARE_OVER_SECONDS, _LOOK_SECONDS = 20.0, 0.5
+# Until a device that was cut off from a coordinator has noticed, and its lease is over, which is a minute where nobody watched it
+# yet; and between two looks.
+_LEASES_ARE_OVER_SECONDS, _LOOK_SECONDS = 65.0, 0.5
 
 
 class Devices:
@@ -119,11 +120,11 @@ class Devices:
                     ]
                     tasks += asked
                     self._supervision.wait(*asked)
+                    for link in together:  # from now on it notices our end
+                        self._supervision.watch(link, self._job)
             finally:
                 for task in tasks:  # a Release that overtakes its Reserve would leave the device taken
                     task.join(_FREE_SECONDS)
-        for link in new:
-            self._supervision.watch(link, self._job)
 
     def renew_workers(self, node_ids: Sequence[str]) -> list[Task[None]]:
         """Has these devices, which are reserved, start new workers; back at once with the tasks that do so."""

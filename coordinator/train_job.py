@@ -109,7 +109,9 @@ class TrainJob:
         order = SampleOrder.of(loaded.job, prepared.dataset_length)
         check_room(self._unfinished.folder, needed_bytes(prepared))
         if by_hand is None:
-            plan, instance = command.plan(options, prepared, links, order=order, renews_workers=True)
+            plan, instance = command.plan(
+                options, prepared, links, order=order, renews_workers=True, after=tuple(sending.values())
+            )
         else:
             instance = None
             plan = fitted(by_hand, node_ids=tuple(links), layer_graph=graph, batch_size=order.batch_size)

@@ -256,14 +256,17 @@ def _files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
 
     above: where the folders that it was come to through really are.
     """
-    here = folder.resolve()
-    if here in above or _leads_back(folder):
-        return
-    for path in sorted(folder.iterdir()):
-        if path.is_file():
-            yield path
-        elif path.is_dir() and path.name != "__pycache__":
-            yield from _files_below(path, (*above, here))
+    try:
+        here = folder.resolve()
+        if here in above or _leads_back(folder):
+            return
+        for path in sorted(folder.iterdir()):
+            if path.is_file():
+                yield path
+            elif path.is_dir() and path.name != "__pycache__":
+                yield from _files_below(path, (*above, here))
+    except OSError as error:
+        raise _unreadable(folder, error) from error
 
 
 def _leads_back(folder: Path) -> bool:
@@ -274,6 +277,10 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise EdgeswarmError(
-            ErrorCode.JOB_FILE, f"{path} can't be read: {error.strerror or error}.", "Check the path and its rights."
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> EdgeswarmError:
+    return EdgeswarmError(
+        ErrorCode.JOB_FILE, f"{path} can't be read: {error.strerror or error}.", "Check the path and its rights."
+    )

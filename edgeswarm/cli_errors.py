@@ -9,6 +9,7 @@ the hidden `--debug` shows them, and a traceback of our own.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
 
@@ -25,6 +26,8 @@ from .errors import EdgeswarmError, ErrorCode, ExitCode
 
 _JSON = "--json"  # with which every option begins that asks for it
 _DEBUG = "edgeswarm.debug"
+# Of a write, which names no file where it went to a stream.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -67,6 +70,7 @@ class ErrorReportingGroup(click.Group):
         **extra: Any,
     ) -> NoReturn:
         """Runs the command line; leaves by SystemExit."""
+        _have_streams()
         arguments = list(sys.argv[1:] if args is None else args)
         prog_name = prog_name or os.path.basename(sys.argv[0])
         self._main_shell_completion(extra, prog_name, complete_var)
@@ -82,7 +86,12 @@ class ErrorReportingGroup(click.Group):
             code = request.exit_code
         except BaseException as error:
             code = report(error, as_json=as_json, debug=_DEBUG in meta, log_folder=self._log_folder)
-        _flush()
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            _leave_standard_output()
+            # Whoever left has what it wanted; where there is no room, nobody has.
+            code = code if isinstance(error, BrokenPipeError) else report(error)
         sys.exit(code)
 
 
@@ -104,12 +113,10 @@ def report(
         return error.exit_code
     if isinstance(error, BrokenPipeError):
         # The reader of our output left (`edgeswarm ... | head`): nobody is there to be told.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_standard_output()
         return int(ExitCode.ERROR)
     readable = as_edgeswarm_error(error, log_folder=log_folder)
-    if as_json:
-        click.echo(json.dumps({"error": readable.to_json()}))
-    else:
+    if not (as_json and _printed(json.dumps({"error": readable.to_json()}))):
         click.echo(f"error: {readable.message}", err=True)
         if readable.remedy:
             click.echo(f"remedy: {readable.remedy}", err=True)
@@ -130,6 +137,12 @@ def as_edgeswarm_error(error: BaseException, *, log_folder: Callable[[], Path] |
         return EdgeswarmError(ErrorCode.CONFIG, error.format_message(), "see --help")
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return EdgeswarmError(ErrorCode.INTERRUPTED, "interrupted")
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return EdgeswarmError(
+            ErrorCode.OUTPUT_FAILED,
+            f"{error.filename or 'What this command prints'} can't be written: {error.strerror}.",
+            "Make room, or name another place.",
+        )
     summary = f"{type(error).__name__}: {error}".splitlines()[0]
     return EdgeswarmError(
         ErrorCode.INTERNAL,
@@ -144,19 +157,43 @@ def _write_log(text: str, log_folder: Callable[[], Path] | None) -> Path:
         folder = log_folder() if log_folder is not None else Path(tempfile.gettempdir())
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
-        path.write_text(text)
+        _write(path, text)
     except (OSError, EdgeswarmError):
         # Even the place for logs is out of reach: a full disk, a folder of somebody else, a mistake in the settings.
         path = Path(tempfile.gettempdir()) / name
         try:
-            path.write_text(text)
+            _write(path, text)
         except OSError:
             click.echo(text, err=True)
     return path
 
 
-def _flush() -> None:
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # there are file names that are no text
+
+
+def _printed(document: str) -> bool:
+    """Whether standard output took it; if not, it takes nothing more."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(document)
+    except OSError:
+        _leave_standard_output()
+        return False
+    return True
+
+
+def _have_streams() -> None:
+    """A command that was started without standard output or error (`>&-`) has one that leads nowhere."""
+    if sys.stdout is None:
+        sys.stdout = _nowhere()
+    if sys.stderr is None:
+        sys.stderr = _nowhere()
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+def _leave_standard_output() -> None:
+    """What it holds and gets leads nowhere from now on: else the interpreter's own end would fail by it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -43,7 +43,7 @@ class Announcement:
         """The training is under way. May be told once; the foreground may be gone."""
         assert self._descriptor is not None, "told once"
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._descriptor, json.dumps(document).encode())
+            os.write(self._descriptor, json.dumps(document).encode() + b"\n")
         os.close(self._descriptor)
         self._descriptor = None
 
@@ -78,7 +78,8 @@ def _watch(child: int, reader: int, *, as_json: bool) -> int:
     for number in _FORWARDED:
         signal.signal(number, forward)
     with os.fdopen(reader, "rb") as pipe:
-        told = pipe.read()
+        # A line and no more: processes that the job's code has forked hold the pipe's other end for as long as they live.
+        told = pipe.readline()
     if told:
         _say_where_it_is(json.loads(told), as_json=as_json)
         return ExitCode.DONE

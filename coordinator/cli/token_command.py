@@ -90,7 +90,6 @@ def create(
     with server, cancelled_by_signals("no device can join any more") as cancel:
         store = TokenStore(folder)
         made = store.create(authority.fingerprint, uses=uses, lifetime_seconds=lifetime_seconds)
-        deadline = time.monotonic() + lifetime_seconds
         host = settings.listen_address if settings.listen_address not in EVERY_ADDRESS else _likely_address()
         is_plain = server.port == DEFAULT_JOIN_PORT and ":" not in host
         target = host if is_plain else join_host_and_port(host, server.port)
@@ -112,7 +111,7 @@ def create(
         hint(f"Type this on {'the device' if uses == 1 else f'each of up to {uses} devices'}:\n\n  {command}\n")
         hint(f"Waiting until {expires:%H:%M} for {'it' if uses == 1 else 'them'} to join; Ctrl-C ends that.")
         try:
-            names = _wait_for_devices(joined, uses, deadline, cancel.is_set)
+            names = _wait_for_devices(joined, uses, expires.timestamp(), cancel.is_set)
         finally:
             # The next `token create` would let in whoever has it.
             with contextlib.suppress(OSError):
@@ -124,11 +123,14 @@ def create(
 
 
 def _wait_for_devices(
-    joined: queue.SimpleQueue[tuple[str, str]], uses: int, deadline: float, cancelled: Callable[[], bool]
+    joined: queue.SimpleQueue[tuple[str, str]], uses: int, expires: float, cancelled: Callable[[], bool]
 ) -> set[str]:
-    """Says who joins until all have, the deadline has passed or it is cancelled; returns the node ids."""
+    """Says who joins until all have, the token has expired or it is cancelled; returns the node ids.
+
+    expires: by the clock that the token goes by, which goes on while this machine sleeps.
+    """
     names: set[str] = set()
-    while len(names) < uses and time.monotonic() < deadline and not cancelled():
+    while len(names) < uses and time.time() < expires and not cancelled():
         try:
             node_id, address = joined.get(timeout=_LOOK_EVERY_SECONDS)
         except queue.Empty:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +175,7 @@ def train(
         return
     if parts:
         data_console().print(parts_table(parts_of_rounds.means()))
-    click.echo(str(result.folder))
+    click.echo(os.fsencode(result.folder))  # a folder's name needn't be text
 
 
 def _train(options: TrainOptions, parts: PartsOfRounds, announcement: Announcement | None) -> tuple[TrainResult, bool]:

@@ -85,7 +85,7 @@ class TrainingOutput:
     def open_log(self, path: Path) -> None:
         """Write to this file from now on, too. Raises OSError."""
         with self._lock:
-            self._log_file = path.open("a", encoding="utf-8", buffering=1)
+            self._log_file = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
             self._log = _progress_on(file_console(self._log_file))
             self._redirect(self._redirected)
 

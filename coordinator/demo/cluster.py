@@ -28,6 +28,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from edgeswarm.config import Folders
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.own_module import own_module
 from edgeswarm.security.authority import create_cluster
 from edgeswarm.security.join import JoinServer
 from edgeswarm.security.node_id import load_or_create_node_id
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from ..options import DiscoveryOptions
 
 LOOPBACK = "127.0.0.1"
-_AGENT = ("-m", "edgeswarm_agent.cli")
+_AGENT = own_module("edgeswarm_agent.cli")
 _START_SECONDS = 60.0  # generous: a loaded machine starts Python slowly
 _LOOK_EVERY_SECONDS = 0.02
 _LOG_LINES_IN_AN_ERROR = 20
@@ -280,7 +281,7 @@ class ThrowawayCluster:
         environment["EDGESWARM_HOME"] = str(agent.home)
         with agent.log_path.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, *_AGENT, *arguments],
+                [*_AGENT, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

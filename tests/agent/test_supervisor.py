@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.own_module import own_module
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 from edgeswarm_agent.supervisor import WorkerProcess, WorkerSettings
 
@@ -212,7 +213,7 @@ def test_the_worker_computes_with_the_threads_and_the_allocator_that_it_was_give
     assert settings.environment({"A": "b"})["OMP_NUM_THREADS"] == "3"
     assert settings.environment({})["MALLOC_TRIM_THRESHOLD_"] == "2147483648"
     arguments = settings.arguments(9)
-    assert arguments[1:3] == ["-m", "edgeswarm_agent.worker"]
+    assert tuple(arguments[: arguments.index("--identity")]) == own_module("edgeswarm_agent.worker")
     assert arguments[arguments.index("--slow-down") + 1] == "2.5"
     assert arguments[arguments.index("--events-fd") + 1] == "9"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +17,9 @@ from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.v1 import agent_pb2
+from edgeswarm_coordinator.background import Task
 from edgeswarm_coordinator.deployment import Place
-from edgeswarm_coordinator.events import ignore
+from edgeswarm_coordinator.events import PROFILE_LAYERS, StepStarted, ignore
 from edgeswarm_coordinator.measuring import Measuring
 from edgeswarm_coordinator.model_facts import ModelFacts
 from edgeswarm_coordinator.options import DiscoveryOptions
@@ -78,12 +80,15 @@ class ToldCache(ProfileCache):
         self.kept.set()
 
 
-def test_what_a_device_has_measured_is_kept_where_another_fails(
-    tmp_path: Path, folders: Folders, authority: CertificateAuthority
-) -> None:
-    cache = ToldCache(tmp_path / "profiles")
+def measuring_with(
+    cache: ProfileCache,
+    folders: Folders,
+    *,
+    progress: Progress,
+    supervision: Supervision,
+    after: tuple[Task[None], ...],
+) -> tuple[Measuring, Devices]:
     identity = Identity.load(folders.operator_dir, role=Role.OPERATOR)
-    progress, supervision = Progress(ignore), Supervision(cancel=threading.Event())
     devices = Devices(job=JOB, identity=identity, folders=folders, progress=progress, supervision=supervision)
     measuring = Measuring(
         cache=cache,
@@ -93,7 +98,46 @@ def test_what_a_device_has_measured_is_kept_where_another_fails(
         devices=devices,
         progress=progress,
         supervision=supervision,
+        after=after,
     )
+    return measuring, devices
+
+
+def test_nothing_is_measured_while_the_jobs_files_are_on_their_way(
+    tmp_path: Path, folders: Folders, authority: CertificateAuthority
+) -> None:
+    supervision = Supervision(cancel=threading.Event())
+    steps: list[str] = []
+
+    begun = threading.Event()
+
+    def send() -> None:
+        begun.wait(10.0)
+        time.sleep(0.3)
+        steps.append("sent")
+
+    measuring, devices = measuring_with(
+        ProfileCache(tmp_path / "profiles", warn=lambda _: None),
+        folders,
+        progress=Progress(lambda event: steps.append(event.step) if isinstance(event, StepStarted) else None),
+        supervision=supervision,
+        after=(supervision.spawn(send, name="send"),),
+    )
+    with ExitStack() as stack:
+        agent = stack.enter_context(ProfilingAgent(authority.issue(node_id=QUICK, role=Role.AGENT)))
+        stack.callback(devices.close, reason="the test is over")
+        links = devices.find(DiscoveryOptions(peers=(agent.address,), mdns=False))
+        begun.set()
+        measuring.profiles(FACTS, links=links, places=dict.fromkeys(links, Place("127.0.0.1", "127.0.0.1")))
+    assert steps.index("sent") < steps.index(PROFILE_LAYERS)
+
+
+def test_what_a_device_has_measured_is_kept_where_another_fails(
+    tmp_path: Path, folders: Folders, authority: CertificateAuthority
+) -> None:
+    cache = ToldCache(tmp_path / "profiles")
+    progress, supervision = Progress(ignore), Supervision(cancel=threading.Event())
+    measuring, devices = measuring_with(cache, folders, progress=progress, supervision=supervision, after=())
     with ExitStack() as stack:
         agents = [
             stack.enter_context(agent)

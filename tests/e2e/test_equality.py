@@ -243,6 +243,18 @@ def test_replicas_hold_the_same_bits(
                 assert torch.equal(momentum, other_momentum)
 
 
+def test_numbers_too_small_for_full_digits_are_zeros(cluster: ThrowawayCluster, tmp_path: Path) -> None:
+    job = dataclasses.replace(
+        small_job.CNN,
+        loss="lambda output, _: 0 * output.sum() + 1e38 * (1e-10 * torch.full((), 1e-30))",  # 0.01 in this process
+        epochs=1,
+    )
+    path = job.write(tmp_path / "job")
+    plan = plan_of(cluster, TWO_STAGES, layers=layers_of(path), job=job)
+    result = train_on(cluster, path, plan=plan, output=tmp_path / "out")
+    assert [done["loss"] for done in result.metrics["rounds"]] == [0.0] * 5
+
+
 def test_a_worker_holds_its_own_stage_only(cluster: ThrowawayCluster, tmp_path: Path) -> None:
     """A model of 117 MiB, three small stages and a large one: together it, and no small one ever held the large one."""
     width = 1024

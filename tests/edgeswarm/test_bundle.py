@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,22 @@ def test_a_job_file_that_cannot_be_read_or_parsed(tmp_path: Path) -> None:
     write(tmp_path, {"train.py": "import nets", "nets.py": "\n)"})
     with pytest.raises(EdgeswarmError, match=r"nets.py, line 2"):
         make_bundle(tmp_path / "train.py")
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {**SOURCES, "assets/private/key": ""})
+    of_others, iterdir = tmp_path / "assets" / "private", Path.iterdir
+
+    def refuse(folder: Path) -> Iterator[Path]:
+        """As for whoever isn't root, as tests may be."""
+        if folder == of_others:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return iter(iterdir(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(EdgeswarmError, match=f"{of_others} can't be read: Permission denied") as caught:
+        make_bundle(tmp_path / "train.py", ["assets"])
+    assert caught.value.code is ErrorCode.JOB_FILE
 
 
 def test_too_much_is_refused_when_it_is_made(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -110,3 +112,55 @@ def test_an_option_that_there_is_not_is_told_as_json_with_json(tmp_path: Path) -
 def test_success_and_help_are_exit_code_0(tmp_path: Path) -> None:
     assert CliRunner().invoke(group(tmp_path), ["fail", "nothing"]).exit_code == 0
     assert CliRunner().invoke(group(tmp_path), ["--help"]).exit_code == 0
+
+
+SAYS = """
+import click
+from edgeswarm.cli_errors import ErrorReportingGroup, json_option
+
+@click.group(cls=ErrorReportingGroup)
+def command():
+    pass
+
+@command.command()
+@json_option()
+def say(as_json):
+    print("fine")
+
+command()
+"""
+
+
+@pytest.mark.parametrize("words", [["say"], ["say", "--json"]])
+def test_what_finds_no_room_is_told_on_standard_error(words: list[str]) -> None:
+    ran = _run_with("> /dev/full", *words)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (
+        1,
+        "",
+        "error: What this command prints can't be written: No space left on device.\n"
+        "remedy: Make room, or name another place.\n",
+    )
+
+
+def test_nobody_needs_the_standard_streams() -> None:
+    without_output, without_error = _run_with(">&-", "say"), _run_with("2>&-", "say")
+    assert (without_output.returncode, without_output.stderr) == (0, "")
+    assert (without_error.returncode, without_error.stdout) == (0, "fine\n")
+
+
+def test_details_may_name_files_whose_names_are_no_text(tmp_path: Path) -> None:
+    @click.group(cls=ErrorReportingGroup, log_folder=lambda: tmp_path)
+    def command() -> None:
+        raise EdgeswarmError(ErrorCode.JOB_FILE, "no images", detail="in M\udcfcller")
+
+    command.command("look")(lambda: None)
+    assert CliRunner().invoke(command, ["look"]).exit_code == 1
+    (log,) = tmp_path.iterdir()
+    assert log.read_text() == "in M\\udcfcller"
+
+
+def _run_with(redirection: str, *words: str) -> subprocess.CompletedProcess[str]:
+    shell = ["/bin/sh", "-c", f'exec "$@" {redirection}', "sh"]
+    return subprocess.run(
+        [*shell, sys.executable, "-c", SAYS, *words], capture_output=True, text=True, check=False, timeout=60
+    )

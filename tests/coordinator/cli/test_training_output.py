@@ -19,6 +19,7 @@ output = TrainingOutput()
 with output:
     output.open_log(log)
     os.write(1, b"before\\n")
+    output.log_line("M\\udcfcller")  # of a file whose name is no text
     output.let_go()
     os.write(1, b"after\\n")
     print("printed")
@@ -45,7 +46,7 @@ def test_one_that_has_let_go_holds_no_stream_and_says_all_to_its_log(tmp_path: P
         assert process.poll() is None, "who reads its output needn't wait for its end"
         may_end.touch()
     assert process.returncode == 0
-    assert log.read_text().splitlines() == ["after", "printed", "the folder"]
+    assert log.read_text().splitlines() == ["M\\udcfcller", "after", "printed", "the folder"]
 
 
 HANGS_UP = """
