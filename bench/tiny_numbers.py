@@ -4,7 +4,7 @@
 
 A whole model in PyTorch alone, its first steps on made-up samples, by turns with such numbers kept and taken for zeros; CPU
 seconds of one thread. Where a deep network's first gradients die on their way to its first layers they are such numbers, and each
-takes an Intel processor some hundred cycles, others few.
+takes an Intel processor some hundred cycles.
 """
 
 from __future__ import annotations
