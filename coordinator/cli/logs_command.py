@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -50,20 +51,17 @@ def logs(*, job: str | None, follow: bool, lines: int | None, all_lines: bool) -
     run = _newest(store) if job is None else store.find(job)
     path = run.log_path
     try:
-        with path.open(encoding="utf-8", errors="replace") as log:
-            kept = None if all_lines else DEFAULT_LINES if lines is None else lines
-            for line in collections.deque(log, maxlen=kept):
-                click.echo(line, nl=False)
-            if follow:
-                _follow(log, run.folder)
-    except KeyboardInterrupt:
-        return  # that is how one leaves
-    except BrokenPipeError:
-        raise  # whoever read it has enough
+        opened = path.open(encoding="utf-8", errors="replace")
     except OSError as error:
         raise EdgeswarmError(
             ErrorCode.CONFIG, f"{path} can't be read: {error.strerror or error}.", "Look into that folder."
         ) from error
+    with opened as log, contextlib.suppress(KeyboardInterrupt):  # that is how one leaves
+        kept = None if all_lines else DEFAULT_LINES if lines is None else lines
+        for line in collections.deque(log, maxlen=kept):
+            click.echo(line, nl=False)
+        if follow:
+            _follow(log, run.folder)
 
 
 def _newest(store: RunStore) -> Run:

@@ -90,6 +90,23 @@ def test_a_reader_that_has_enough_is_no_error(home: Path) -> None:
         assert command.stderr.read() == ""
 
 
+def test_a_full_disk_is_not_the_logs_fault(home: Path) -> None:
+    leave_run(home, "digits-1", over=True, said=SAID * 2000)
+    edgeswarm = Path(sys.executable).with_name("edgeswarm")
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [edgeswarm, "logs", "digits", "--all"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "EDGESWARM_HOME": str(home)},
+            check=False,
+            timeout=60,
+        )
+    assert ended.returncode == ExitCode.ERROR
+    assert ended.stderr.startswith("error: What this command prints can't be written: No space left on device.\n")
+
+
 def test_what_cannot_be_shown(home: Path, invoke: Invoke) -> None:
     nothing = invoke("logs")
     assert nothing.exit_code == ExitCode.NOTHING_FOUND
