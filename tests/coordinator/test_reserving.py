@@ -70,6 +70,28 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def test_the_first_one_is_watched_while_the_others_are_asked(folders: Folders, authority: CertificateAuthority) -> None:
+    """It would be held for a minute where the command ends meanwhile."""
+    first, slow = StandInAgent.of(authority, NAME), StandInAgent.of(authority, "nano-2-000002")
+    slow.may_answer.clear()
+
+    def answer_once_the_first_is_watched() -> None:
+        if first.watched.wait(SECONDS / 2):
+            slow.may_answer.set()
+
+    answering = threading.Thread(target=answer_once_the_first_is_watched)
+    with ExitStack() as stack:
+        for agent in (first, slow):
+            stack.enter_context(agent)
+        devices = devices_of(folders)
+        stack.callback(devices.close, reason="the test is over")
+        links = devices.find(DiscoveryOptions(peers=(first.address, slow.address), mdns=False))
+        answering.start()
+        devices.reserve(links)
+        answering.join()
+        assert slow.may_answer.is_set()
+
+
 def test_a_device_tells_whether_it_has_the_files(reserved: Reserved) -> None:
     assert reserved.devices.has_bundle(reserved.link, "known")
     assert not reserved.devices.has_bundle(reserved.link, "new")
