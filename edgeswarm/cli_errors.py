@@ -140,7 +140,7 @@ def as_edgeswarm_error(error: BaseException, *, log_folder: Callable[[], Path] |
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return EdgeswarmError(
             ErrorCode.OUTPUT_FAILED,
-            f"{error.filename or 'What this command prints'} can't be written: {error.strerror}.",
+            f"{error.filename or 'What this command prints or keeps'} can't be written: {error.strerror}.",
             "Make room, or name another place.",
         )
     summary = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -108,7 +108,6 @@ def test_nothing_is_measured_while_the_jobs_files_are_on_their_way(
 ) -> None:
     supervision = Supervision(cancel=threading.Event())
     steps: list[str] = []
-
     begun = threading.Event()
 
     def send() -> None:

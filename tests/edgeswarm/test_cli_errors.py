@@ -137,7 +137,7 @@ def test_what_finds_no_room_is_told_on_standard_error(words: list[str]) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (
         1,
         "",
-        "error: What this command prints can't be written: No space left on device.\n"
+        "error: What this command prints or keeps can't be written: No space left on device.\n"
         "remedy: Make room, or name another place.\n",
     )
 

@@ -104,7 +104,7 @@ def test_a_full_disk_is_not_the_logs_fault(home: Path) -> None:
             timeout=60,
         )
     assert ended.returncode == ExitCode.ERROR
-    assert ended.stderr.startswith("error: What this command prints can't be written: No space left on device.\n")
+    assert ended.stderr.startswith("error: What this command prints or keeps can't be written: No space left")
 
 
 def test_what_cannot_be_shown(home: Path, invoke: Invoke) -> None:
