@@ -70,12 +70,17 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
+    failed: list[str] = []
     if not given.report:
         named = [*(CELLS if given.all else ()), *(FULL if given.full else ())]
-        for cell in dict.fromkeys([*given.cell, *map(Cell.parse, named)]):
-            CellMeasurement(cell, given.folder, effort=Effort(repeats=given.repeats)).run()
-        if given.small:
-            CellMeasurement(Cell.parse(SMALL_CELL), given.folder, effort=SMALL).run()
+        asked = {cell: Effort(repeats=given.repeats) for cell in [*given.cell, *map(Cell.parse, named)]}
+        asked.update({Cell.parse(SMALL_CELL): SMALL} if given.small else {})
+        for cell, effort in asked.items():
+            try:
+                CellMeasurement(cell, given.folder, effort=effort).run()
+            except RuntimeError as error:
+                failed.append(f"{cell.name}: {error}")
+                say(failed[-1])
     documents = [json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))]
     documents = [document for document in documents if {"peers", "plans"} <= set(document)]
     cells_read = [read_cell(document) for document in documents]
@@ -88,7 +93,7 @@ def main() -> int:
         plot_rates(cells_read, MATRIX_PICTURE)
         for name, table in zip(TABLES, tables, strict=True):
             write_into(BENCHMARKS_PAGE, f"matrix {name}", table_and_verdicts(table))
-    return show_all(tables, as_json=given.json)
+    return show_all(tables, as_json=given.json) or int(bool(failed))
 
 
 def _write_page(cells: Sequence[CellResult], tables: Sequence[Report], folder: Path) -> None:

@@ -2,7 +2,7 @@
 
     bed up --> each class of device alone --> peers' best settings --> profiles, plans --+
                                                                                          v
-              for each repeat:  edgeswarm | single device | DDP | 1F1B | edgeswarm again | comparison planners' plans
+              for each repeat:  edgeswarm | single device | DDP | 1F1B | comparison planners' plans | edgeswarm again
                                 edgeswarm, all samples new and from a hub whose link is as slow as the others
 
 One JSON file a cell, written after each step and each run: what was broken off goes on at the repeat that was broken off, with
@@ -32,6 +32,7 @@ from bench.matrix_report import FORMAT, SERVED
 from bench.measuring import say
 from bench.origin import boot_id, origin
 from bench.peers.settings import PeerSettings, Trials
+from bench.same_plan import first_alike
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -103,9 +104,9 @@ class CellMeasurement:
     def _missing_of(self, document: Mapping[str, Any]) -> list[tuple[int, str]]:
         done = {(run["repeat"], run["method"]) for run in document["runs"]}
         plans = [name for name in document["plans"] if name != OURS]
-        # The same setting once more in each repeat: its distance from the first is the noise. The peers run between the two,
+        # The same setting once more in each repeat: its distance from the first is the noise. All others run between the two,
         # for a machine's pace changes by the minute, and the noise is to be that of what is compared.
-        turns = [OURS, *document["peers"], OURS + RUN_AGAIN, *plans, *([SERVED] if self._effort.in_full else [])]
+        turns = [OURS, *document["peers"], *plans, OURS + RUN_AGAIN, *([SERVED] if self._effort.in_full else [])]
         return [
             (repeat, name) for repeat in range(self._effort.repeats) for name in turns if (repeat, name) not in done
         ]
@@ -180,19 +181,13 @@ class CellMeasurement:
 def plans_of(instance: PlanningInstance, planners: Sequence[str] = PLANNERS) -> dict[str, Any]:
     """By planner the plans that differ, as the document has them."""
     plans: dict[str, Plan] = {}
-    same: dict[str, str] = {}
     for planner in planners:
         try:
-            plan = make_plan(instance, planner)
+            plans[planner] = make_plan(instance, planner)
         except EdgeswarmError as error:
             say(f"{planner}: {error.message}")
-            continue
-        equal = (
-            name for name, other in plans.items()
-            if (other.stages, other.micro_batch) == (plan.stages, plan.micro_batch)
-        )  # fmt: skip
-        if (first := next(equal, None)) is not None:
-            same[planner] = first
-        else:
-            plans[planner] = plan
-    return {"plans": {name: plan.to_json() for name, plan in plans.items()}, "same_plan_as": same}
+    first = first_alike(plans)
+    return {
+        "plans": {name: plan.to_json() for name, plan in plans.items() if first[name] == name},
+        "same_plan_as": {name: other for name, other in first.items() if other != name},
+    }

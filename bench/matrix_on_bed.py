@@ -147,7 +147,8 @@ class OnBed:
         path.write_text(json.dumps(with_node_ids(plan, self._node_ids).to_json()))
         first = self._warm_up_rounds(plan.predicted.round_seconds)
         last = first + rounds
-        return self._trained(replace(self._options(rounds=last), plan_path=path), folder, first=first, last=last)
+        options = replace(self._options(rounds=last), plan_path=path, checkpoint_every=NEVER)
+        return self._trained(options, folder, first=first, last=last)
 
     def train_long(self, plan: Plan, instance: PlanningInstance) -> dict[str, Any]:
         """As a user has it: the beginning of a long training, whose shares may follow the devices' speed. What comes behind

@@ -138,7 +138,10 @@ def read_cell(document: dict[str, Any]) -> CellResult:
     problems: dict[str, str] = {}
     failures: dict[str, int] = {}
     worst: dict[str, list[float]] = {}
-    for run, too_low in zip(document["runs"], _slowness_too_low(document["runs"]), strict=True):
+    kinds = list(dict.fromkeys(document["device_classes"]))
+    told_alone = [{"boot": document.get("boot"), **document["alone"][kind]} for kind in kinds]
+    too_lows = _slowness_too_low([*told_alone, *document["runs"]])
+    for run, too_low in zip(document["runs"], too_lows[len(kinds) :], strict=True):
         if "problem" in run:
             problems[run["method"]] = run["problem"]
             failures[run["method"]] = failures.get(run["method"], 0) + 1
@@ -152,7 +155,12 @@ def read_cell(document: dict[str, Any]) -> CellResult:
             paced.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / statistics.median(at_best)
         worst.setdefault(run["method"].removesuffix(RUN_AGAIN), []).append(max(run["round_seconds"]) / median)
     alone = [document["alone"][kind] for kind in document["device_classes"]]
-    paced_alone = [rate for told in alone if (rate := _at_best_pace(told)) is not None]
+    paced_by_kind = {
+        kind: too_low * rate
+        for kind, told, too_low in zip(kinds, told_alone, too_lows, strict=False)
+        if (rate := _at_best_pace(told)) is not None
+    }
+    paced_alone = [paced_by_kind[kind] for kind in document["device_classes"] if kind in paced_by_kind]
     beside = [told["beside_others"] for told in alone]
     return CellResult(
         cell=document["cell"],
@@ -188,7 +196,7 @@ def _at_best_pace(alone: Mapping[str, Any]) -> float | None:
 
 
 def _slowness_too_low(runs: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Of each run, by which factor: those of one start of the machine are told by the best that any of them knows."""
+    """Of each run, or device alone, by which factor: those of one start of the machine are told by the best that any knows."""
     factors: dict[int, float] = {}
     for boot in {run.get("boot") for run in runs}:
         places = [place for place, run in enumerate(runs) if run.get("boot") == boot]
@@ -221,6 +229,9 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
         ),
     )
     for cell in cells:
+        for method, problem in cell.problems.items():
+            if method.startswith(OURS):
+                report.expect(f"{cell.cell}: {method} runs ({problem})", False)
         ours = cell.rate(OURS)
         if ours is None:
             report.rows.append((cell.cell, cell.problems.get(OURS, "not yet"), *[""] * (len(report.columns) - 2)))
@@ -234,9 +245,8 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
             is_faster = compared.ratio.median > 1 and not compared.is_equal
             beside = "no noise is known" if math.isinf(noise) else f"beside a noise of {noise:.0%}"
             report.expect(f"{cell.cell}: {compared.ratio.shown()} times {best}, {beside}", is_faster)
-        for method, problem in cell.problems.items():
-            if method.startswith(OURS):
-                report.expect(f"{cell.cell}: {method} runs ({problem})", False)
+        elif all(peer in cell.problems for peer in cell.peers):
+            report.expect(f"{cell.cell}: one of the peers runs", False)
         report.data[cell.cell] = _in_numbers(cell)
     report.remarks += remarks({cell.cell: cell.remark for cell in cells})
     report.remarks += [
@@ -313,10 +323,10 @@ def plans_table(cells: Sequence[CellResult]) -> Report:
             else:
                 shown.append(compared.shown)
                 medians.setdefault(planner, []).append(compared.ratio.median)
-                is_equal = compared.is_equal
-                report.expect(
-                    f"{what}{', within the noise' if is_equal else ''}", is_equal or compared.ratio.median > 1
-                )
+                is_known = math.isfinite(compared.must_exceed)
+                within = compared.is_equal and is_known
+                beside = ", within the noise" if within else "" if is_known else ", but no noise is known"
+                report.expect(f"{what}{beside}", within or compared.ratio.median > 1)
         report.rows.append((cell.cell, cell.counting.shown_noise, *shown))
     means = {planner: math.exp(statistics.fmean(map(math.log, found))) for planner, found in medians.items()}
     report.rows.append(("geometric mean", "", *(f"{means[name]:.2f}" if name in means else "" for name in planners)))

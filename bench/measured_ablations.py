@@ -32,6 +32,7 @@ from bench.cell import (
 from bench.estimate import RUN_AGAIN, apart
 from bench.measuring import Report, keep, say
 from bench.origin import boot_id, origin
+from bench.same_plan import first_alike
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -108,19 +109,15 @@ def missing(document: dict[str, Any]) -> list[str]:
 def trained_as(document: dict[str, Any]) -> dict[str, str | None]:
     """By plan, the name of the run that is its own: the first one that is the same; None for one that isn't trained."""
     instance = instance_from_json(document["profilings"][0]["instance"])
-    found: dict[str, str | None] = {}
-    seen: list[tuple[str, Plan]] = []
-    for name, written in document["plans"].items():
-        plan = None if written is None else Plan.from_json(written)
-        if plan is None or plan.predicted is None or not fits(instance, plan.predicted.memory_bytes):
-            found[name] = None
-            continue
-        same = (
-            other for other, earlier in seen if (earlier.stages, earlier.micro_batch) == (plan.stages, plan.micro_batch)
-        )
-        found[name] = next(same, name)
-        seen.append((name, plan))
-    return found
+    plans = {name: Plan.from_json(written) for name, written in document["plans"].items() if written is not None}
+    first = first_alike(
+        {
+            name: plan
+            for name, plan in plans.items()
+            if plan.predicted is not None and fits(instance, plan.predicted.memory_bytes)
+        }
+    )
+    return {name: first.get(name) for name in document["plans"]}
 
 
 def measured_report(folder: Path) -> Report:

@@ -28,6 +28,7 @@ def train(path: Path, *, micro_batches: int, channels_last: bool) -> dict[str, A
     """
     job = load_job(path.parent, path.name)
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # as workers do
     torch.manual_seed(job.seed)
     model = job.model()
     if channels_last:

@@ -32,6 +32,7 @@ from bench.measuring import keep, run_as_command, say
 from bench.origin import boot_id, origin
 from bench.pages import BENCHMARKS_PAGE, table_and_verdicts, write_into
 from bench.predictions_report import report
+from bench.same_plan import first_alike
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
@@ -71,13 +72,7 @@ def plans_of(instance: PlanningInstance) -> dict[str, Plan]:
     bad = even_cuts(instance)
     if bad is not None:
         found[BAD_PLAN] = bad
-    distinct: dict[str, Plan] = {}
-    for name, plan in found.items():
-        if not any(
-            plan.stages == other.stages and plan.micro_batch == other.micro_batch for other in distinct.values()
-        ):
-            distinct[name] = plan
-    return distinct
+    return {name: found[name] for name, first in first_alike(found).items() if first == name}
 
 
 def measure(cell: Cell, folder: Path, *, repeats: int = REPEATS, profile_again: bool = False) -> None:

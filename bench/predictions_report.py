@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from bench.cell import (
 from bench.estimate import RUN_AGAIN
 from bench.measuring import Report, say
 from bench.refit import instance_again, median_profiles, prepared_job
+from bench.sailor import rank_correlation
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile import DeviceProfile, PlanningInstance
@@ -162,10 +163,14 @@ def with_pairs(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _runs_of_matrix(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Of our own runtime alone."""
+    """Of our own runtime alone, and with the plan's own shares: where these moved, another plan was measured."""
     for run in document["runs"]:
         plan = run["method"].removesuffix(RUN_AGAIN)
-        if plan in document["plans"] and "problem" not in run:
+        if plan not in document["plans"] or run.get("share_moves"):
+            continue
+        if "problem" in run:
+            yield {"plan": plan, "error": run["problem"]}
+        else:
             yield {
                 "plan": plan,
                 "repeat": run["repeat"],
@@ -197,7 +202,8 @@ def report(folder: Path, *, instance_of: Callable[[dict[str, Any]], PlanningInst
             f"{MOST_SLOWNESS - 1:.0%} or more), where enough others are left. Noise: by how much the slowest run of a plan was "
             "above its quickest, at one pace and in brackets as measured. Slowness: of the processors in the rounds that count, "
             "emulating the links included, and when they were profiled. Error: at one pace, had it been that of the rounds while "
-            "each class of devices was profiled; beside it as measured. Cells with profiles of another format are left out."
+            "each class of devices was profiled; beside it as measured. Left out: runs whose shares moved, and cells with "
+            "profiles of another format."
         ),
         columns=(
             "cell",
@@ -212,7 +218,9 @@ def report(folder: Path, *, instance_of: Callable[[dict[str, Any]], PlanningInst
             "memory, least to most",
         ),
     )
-    documents = [with_pairs(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+    documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    # Of a cell of the matrix that has only begun there is nothing yet.
+    documents = [with_pairs(document) for document in documents if document.get("profilings") and "plans" in document]
     known = [(document, instance) for document in documents if (instance := _known(document, instance_of)) is not None]
     found = [pair for document, instance in known for pair in pairs_of(document, instance)]
     for pair in found:
@@ -225,9 +233,16 @@ def report(folder: Path, *, instance_of: Callable[[dict[str, Any]], PlanningInst
     for document, _ in known:
         for profiling in document["profilings"]:
             _expect_profiling(table, document["cell"], profiling["seconds"])
+        for plan, why in failures(document).items():
+            table.expect(f"{document['cell']}: {plan} runs ({why})", False)
     if found:
         _expect_predictions(table, found)
     return table
+
+
+def failures(document: Mapping[str, Any]) -> dict[str, str]:
+    """By plan, why one of its runs failed: none was predicted to."""
+    return {run["plan"]: run["error"] for run in document["runs"] if "error" in run}
 
 
 def _known(
@@ -273,11 +288,3 @@ def _expect_profiling(table: Report, cell: str, seconds: dict[str, float]) -> No
         most = next((most for kind, most in MOST_PROFILE_SECONDS.items() if name.startswith(kind)), None)
         if most is not None:
             table.expect(f"{cell}: {name} profiled in {took:.0f} s, at most {most:.0f}", took <= most)
-
-
-def rank_correlation(a: list[float], b: list[float]) -> float:
-    """Spearman's, without ties."""
-    if len(a) < 2:
-        return 1.0
-    ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])

@@ -158,7 +158,9 @@ def mean_absolute_error(plans: Sequence[MeasuredPlan], predicted: Sequence[float
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's: the correlation of the ranks; equal values share the mean of theirs."""
+    """Spearman's: the correlation of the ranks; equal values share the mean of theirs. 1 for less than two of them."""
+    if len(first) < 2:
+        return 1.0
     return statistics.correlation(_ranks(first), _ranks(second))
 
 

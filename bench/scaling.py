@@ -149,7 +149,7 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
             f"Nanos of {CORES} core at {MBPS:.0f} Mbit/s; samples per second, medians over repeats (least to most), had the "
             "machine been at its best pace in all rounds, and by those of one device; edgeswarm's by each other plan's, of "
             "edgeswarm's run and that of the next repeat, between which the others ran; noise: the one by the other, in the "
-            "worst repeat; `equal` as in the matrix; behind them the rates as they were measured. "
+            "worst repeat; `equal` as in the matrix, by both estimates; behind them the rates as they were measured. "
             f"A round has {MICRO_BATCHES} micro-batches of {SAMPLES_PER_DEVICE} samples for each device."
         ),
         columns=(
@@ -170,14 +170,22 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
             ratios = {planner: result.paced.speed_up(planner) for planner in others}
             table.rows.append((
                 *(model, str(count), *(result.shown(planner, result.paced, paced_alone) for planner in planners)),
-                *(result.paced.shown_noise, *(result.paced.shown(ratio) for ratio in ratios.values())),
+                result.paced.shown_noise,
+                *(result.paced.shown(ratio, result.measured.speed_up(planner)) for planner, ratio in ratios.items()),
                 *(result.shown(planner, result.measured, measured_alone) for planner in planners),
             ))  # fmt: skip
             for planner, ratio in ratios.items():
                 if ratio is not None and result.paced.noise is not None:
                     known.append(planner)
-                    if ratio.median < 1 and not result.paced.is_equal(ratio):
+                    if ratio.median < 1 and not result.paced.is_equal(ratio, result.measured.speed_up(planner)):
                         slower.append(f"{planner}'s on {count}")
+            if OURS in result.failed:
+                table.expect(f"{model}: edgeswarm runs on {count} ({result.failed[OURS]})", False)
+            table.remarks += [
+                f"{model}: {planner} failed on {count} in some run ({why})"
+                for planner, why in result.failed.items()
+                if planner != OURS and planner in result.paced.rates
+            ]
             data[str(count)] = {
                 "noise": result.paced.noise,
                 "failed": dict(result.failed),

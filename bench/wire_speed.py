@@ -128,8 +128,8 @@ def report(documents: Sequence[Mapping[str, Any]]) -> Report:
             ratios = [None if wire == wide else each.speed_up(wide, of=wire) for each in (measured, paced)]
             loss = statistics.median(told["losses"][-1] for told in own)
             table.rows.append((
-                *(model, wire, seconds.shown(), measured.shown(ratios[0]), measured.shown_noise),
-                *(paced.shown(ratios[1]), paced.shown_noise, f"{loss:.4f}", str(len(own[-1]["document"]["stages"]))),
+                *(model, wire, seconds.shown(), measured.shown(ratios[0], ratios[1]), measured.shown_noise),
+                *(paced.shown(ratios[1], ratios[0]), paced.shown_noise, f"{loss:.4f}", str(len(own[-1]["document"]["stages"]))),
             ))  # fmt: skip
             table.data[f"{model} {wire}"] = {
                 "seconds": seconds.to_json(),

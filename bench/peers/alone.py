@@ -22,7 +22,7 @@ from bench.peers.launch import run_peer
 from bench.peers.rounds import LEAST_ROUNDS
 from bench.peers.settings import PeerSettings, Trials, paced_seconds_of, seconds_of
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
-from bench.testbed.speed import slowness
+from bench.testbed.speed import best_pace, slowness
 
 SLOWER, MOST_SLOWER = 0.95, 2  # larger micro-batches are not tried once so many are so much slower than the best
 TRIAL_PART = 16  # of the mini-batch, which a step that is tried has at least
@@ -47,8 +47,8 @@ class Alone:
         """samples_per_second with its best micro_batch; channels_last: 1 where images are better off so.
 
         plain_samples_per_second: with images as PyTorch has them when nobody asks for anything else, plain_micro_batch at a time.
-        slowness: the machine's meanwhile. like: the same of a device with the same processor. Raises RuntimeError where nothing
-        runs.
+        slowness: the machine's meanwhile, beside best_pace. like: the same of a device with the same processor. Raises
+        RuntimeError where nothing runs.
         """
         if like is not None:
             return self._best_like(like, folder)
@@ -202,4 +202,5 @@ class Alone:
             "micro_batch": at_once,
             "channels_last": float(channels_last),
             "slowness": slowness(SPEED_LOGS, done.round_ends[0] - done.round_seconds[0], done.round_ends[-1]),
+            "best_pace": best_pace(SPEED_LOGS),
         }

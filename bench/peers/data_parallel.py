@@ -1,8 +1,8 @@
 """torch's DistributedDataParallel over gloo, each rank with its share of the mini-batch.
 
 Shares may differ: a rank's loss is its sum over its samples, divided by the count of all and times the ranks, since DDP
-takes the mean of the ranks' gradients. A share is computed in micro-batches, as large as suits the rank's device; only the last
-one's backward communicates.
+takes the mean of the ranks' gradients. A share is computed in micro-batches of nearly one size, as large as suits the rank's
+device; only the last one's backward communicates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.peers.blocks import optimizer, samples, whole_model
-from bench.peers.rounds import arguments, join, laid_out, memory_format, time_rounds
+from bench.peers.rounds import arguments, in_micro_batches, join, laid_out, memory_format, time_rounds
 
 
 def main() -> None:
@@ -26,9 +26,9 @@ def main() -> None:
     join(given)
     shares = [int(share) for share in given.shares.split(",")]
     begin_of_mine = sum(shares[: given.rank])
-    micro_batch = int(given.at_once.split(",")[given.rank])
+    at_once = int(given.at_once.split(",")[given.rank])
     inputs, targets = (
-        each[begin_of_mine : begin_of_mine + shares[given.rank]].clone()
+        in_micro_batches(each[begin_of_mine : begin_of_mine + shares[given.rank]].clone(), at_once)
         for each in samples(given.model, given.mini_batch, memory_format=memory_format(given.channels_last))
     )
     # Each rank's batch statistics are its own; they are not sent around before every micro-batch.
@@ -44,11 +44,9 @@ def main() -> None:
 
     def train_round() -> None:
         step.zero_grad()
-        for begin in range(0, len(inputs), micro_batch):
-            part = slice(begin, begin + micro_batch)
-            is_last = begin + micro_batch >= len(inputs)
-            with nullcontext() if is_last else model.no_sync():
-                (loss_sum(model(inputs[part]), targets[part]) * weight).backward()
+        for number, (some_inputs, some_targets) in enumerate(zip(inputs, targets, strict=True), 1):
+            with nullcontext() if number == len(inputs) else model.no_sync():
+                (loss_sum(model(some_inputs), some_targets) * weight).backward()
         step.step()
 
     time_rounds(given, train_round)

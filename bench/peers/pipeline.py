@@ -144,8 +144,12 @@ def main() -> None:
     blocks = blocks_of(given.model)
     join(given)
     pipeline = Pipeline(given, blocks, optimizer)
-    inputs, targets = samples(given.model, given.mini_batch)
-    time_rounds(given, lambda: pipeline.train_round(inputs, targets))
+    del blocks  # those of other ranks
+    inputs, targets = samples(given.model, given.mini_batch, memory_format=memory_format(given.channels_last))
+    is_first, is_last = given.rank == 0, given.rank == given.world - 1
+    mine = inputs if is_first else None, targets if is_last else None
+    del inputs, targets
+    time_rounds(given, lambda: pipeline.train_round(*mine))
 
 
 if __name__ == "__main__":

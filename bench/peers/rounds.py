@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from bench.energy import joules_between, read_counters
 from edgeswarm.process_memory import peak_anonymous_bytes
@@ -64,6 +64,13 @@ def laid_out(module: nn.Module, channels_last: bool) -> nn.Module:
     """For training, with its convolutions' weights as asked."""
     found: nn.Module = module.train().to(memory_format=memory_format(channels_last))  # type: ignore[call-overload]
     return found
+
+
+def in_micro_batches(share: Tensor, at_once: int) -> tuple[Tensor, ...]:
+    """Parts of nearly one size, of at most `at_once` samples: a small rest would cost a pass of its own, which hides little of an
+    all-reduce, and a batch norm keeps what the last part says.
+    """
+    return torch.tensor_split(share, math.ceil(len(share) / at_once))
 
 
 def sent_bytes(table: Path = _LINKS) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 
 import torch
@@ -11,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.jobs.digits import TASKS, accuracy, adamw
 from bench.peers.epochs import all_of, epoch_arguments, train_until
-from bench.peers.rounds import join, laid_out, memory_format
+from bench.peers.rounds import in_micro_batches, join, laid_out, memory_format
 
 _TEST_AT_ONCE = 64
 
@@ -28,7 +27,9 @@ def main() -> None:
     inputs, digits = all_of(task, test=False)
     inputs = inputs.contiguous(memory_format=memory_format(given.channels_last))
     join(given)
-    model: nn.Module = DistributedDataParallel(plain, broadcast_buffers=False) if given.world > 1 else plain
+    model: nn.Module = plain
+    if given.world > 1:
+        model = DistributedDataParallel(plain, broadcast_buffers=False, gradient_as_bucket_view=True)
     step = adamw(model.named_parameters())
     loss_sum = nn.CrossEntropyLoss(reduction="sum")
     test_set = all_of(task, test=True) if given.rank == 0 else None
@@ -37,8 +38,7 @@ def main() -> None:
         mine = chosen[begin_of_mine : begin_of_mine + shares[given.rank]]
         weight = given.world / len(chosen)
         step.zero_grad()
-        # Of one size: a batch norm keeps what the last of them says.
-        parts = torch.tensor_split(mine, math.ceil(len(mine) / given.micro_batch))
+        parts = in_micro_batches(mine, given.micro_batch)
         for place, part in enumerate(parts, 1):
             with nullcontext() if place == len(parts) or given.world == 1 else model.no_sync():  # type: ignore[operator]
                 (loss_sum(model(inputs[part]), digits[part]) * weight).backward()

@@ -112,12 +112,15 @@ class EmulatedLan:
 
 
 def remove() -> None:
-    """All of it, with what runs there. May be repeated."""
-    groups.remove_all()
-    links.remove_all()
-    owner.forget()
-    shutil.rmtree(SPEED_LOGS, ignore_errors=True)
-    shutil.rmtree(RUNTIME_FOLDERS, ignore_errors=True)
+    """All of it, with what runs there, as far as it goes: what one part raises comes behind the others. May be repeated."""
+    try:
+        with contextlib.ExitStack() as parts:
+            parts.callback(links.remove_all)
+            parts.callback(groups.remove_all)
+        owner.forget()
+    finally:
+        shutil.rmtree(SPEED_LOGS, ignore_errors=True)
+        shutil.rmtree(RUNTIME_FOLDERS, ignore_errors=True)
 
 
 def on(node: str, *command: str | Path) -> list[str]:

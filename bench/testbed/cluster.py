@@ -128,9 +128,8 @@ class BedCluster:
         """
         running = [process_id for name in self.names for process_id in groups.processes(name)]
         limits = {name: groups.memory_limit(name) for name in self.names}
-        for process_id in running:
-            os.kill(process_id, signal.SIGSTOP)
         try:
+            _signal_all(running, signal.SIGSTOP)
             for name, limit_bytes in limits.items():
                 groups.limit_memory(name, limit_bytes + groups.anonymous_bytes(name))
             yield
@@ -139,8 +138,7 @@ class BedCluster:
                 for name, limit_bytes in limits.items():
                     groups.limit_memory(name, limit_bytes)
             finally:
-                for process_id in running:
-                    os.kill(process_id, signal.SIGCONT)
+                _signal_all(running, signal.SIGCONT)
 
     @contextlib.contextmanager
     def accompanied(self, names: Sequence[str], stage: Path) -> Iterator[Callable[[Iterable[str]], None]]:
@@ -204,3 +202,10 @@ class BedCluster:
     @staticmethod
     def _plain_environment() -> dict[str, str]:
         return {key: value for key, value in os.environ.items() if not key.startswith("EDGESWARM_")}
+
+
+def _signal_all(process_ids: Iterable[int], number: signal.Signals) -> None:
+    """Those that are still there: a worker may end by itself meanwhile."""
+    for process_id in process_ids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process_id, number)

@@ -76,5 +76,4 @@ def test_a_peer_has_the_settings_of_its_quickest_rounds(monkeypatch: pytest.Monk
     best = tuned_peer(*given)  # type: ignore[arg-type]
     assert settings_shown(best) == "64 at once, channels last"
     monkeypatch.setattr(accuracy_settings, "run_peer", lambda *_, **__: PeerRun(problem="not done within 900 s"))
-    with pytest.raises(RuntimeError, match="no setting runs: 16 at once, channels last, 32 at once"):
-        tuned_peer(*given)  # type: ignore[arg-type]
+    assert tuned_peer(*given).devices == ["nx-1"], "its run will say why it fails"  # type: ignore[arg-type]

@@ -184,6 +184,41 @@ def test_slowness_is_told_by_the_best_that_any_run_of_the_machines_start_knows()
     assert read_cell(told).paced.rates["edgeswarm"][0] == pytest.approx(100 * 1.2 / 3.0)
 
 
+def test_what_devices_do_alone_is_told_by_that_best_too() -> None:
+    """The nanos were measured before the machine had a good moment: their slowness of 1 is 1.25."""
+    told = slowed(against((2.0,)), by={})
+    for each in told["runs"]:
+        each.update(boot="one", best_pace={"cpu0": 1.0})
+    alone = {
+        "0.6": {**told["alone"]["0.6"], "at_best_pace": 60.0, "best_pace": {"cpu0": 1.0}},
+        "0.12": {**told["alone"]["0.12"], "at_best_pace": 20.0, "best_pace": {"cpu0": 1.25}},
+    }
+    cell = read_cell({**told, "alone": alone, "boot": "one"})
+    assert cell.paced_ideal == pytest.approx(60.0 + 2 * 1.25 * 20.0)
+    assert read_cell({**told, "alone": alone, "boot": "another"}).paced_ideal == pytest.approx(60.0 + 2 * 25.0)
+    nano = {**alone["0.12"], "best_pace": {}}
+    assert read_cell({**told, "alone": {**alone, "0.12": nano}, "boot": "one"}).paced_ideal == pytest.approx(100.0)
+
+
+def test_a_cell_that_never_ran_holds_nothing() -> None:
+    told = document()
+    out = {"repeat": 0, "problem": "out of memory on nano-1"}
+    told["runs"] = [{"method": "edgeswarm", **out}, run("DDP", 0, 4.0)]
+    assert peers_table([read_cell(told)]).verdicts == [("C-100-x: edgeswarm runs (out of memory on nano-1)", False)]
+    told["runs"] = [run("edgeswarm", 0, 2.0), *({"method": peer, **out} for peer in told["peers"])]
+    assert peers_table([read_cell(told)]).verdicts == [("C-100-x: one of the peers runs", False)]
+    told["runs"] = [run("edgeswarm", 0, 2.0)]
+    assert peers_table([read_cell(told)]).verdicts == [], "not yet"
+
+
+def test_without_a_noise_a_slower_plan_is_not_within_it() -> None:
+    told = document()
+    told["runs"] = [run("edgeswarm", 0, 2.0), run("gpipe", 0, 1.0), run("asteroid", 0, 2.5)]
+    verdicts = plans_table([read_cell(told)]).verdicts
+    assert ("C-100-x: not slower than gpipe's plan, but no noise is known", False) in verdicts
+    assert ("C-100-x: not slower than asteroid's plan, but no noise is known", True) in verdicts
+
+
 def test_cells_of_unlike_runs_are_remarked() -> None:
     told = document()
     before = "measured before commit, torch and processor were written down"

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench.origin import REPOSITORY
-from bench.peers.rounds import sent_bytes, warm_up_rounds
+from bench.peers.rounds import in_micro_batches, sent_bytes, warm_up_rounds
 
 _CHILD = """
 from bench.peers.rounds import arguments, time_rounds
@@ -46,3 +47,12 @@ def test_bytes_that_left_over_the_links(tmp_path: Path) -> None:
     table = tmp_path / "dev"
     table.write_text(_TABLE)
     assert sent_bytes(table) == 30007
+
+
+@pytest.mark.parametrize(
+    ("share", "at_once", "sizes"), [(130, 128, [65, 65]), (128, 128, [128]), (5, 2, [2, 2, 1]), (1, 16, [1])]
+)
+def test_micro_batches_are_of_nearly_one_size(share: int, at_once: int, sizes: list[int]) -> None:
+    parts = in_micro_batches(torch.arange(share), at_once)
+    assert [len(part) for part in parts] == sizes
+    assert torch.cat(parts).tolist() == list(range(share))

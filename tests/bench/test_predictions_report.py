@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.predictions_report import at_pace, pairs_of, rank_correlation, report, with_pairs
+from bench.predictions_report import at_pace, failures, pairs_of, report, with_pairs
 from edgeswarm_coordinator.planner.planners import make_plan
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 from tests.coordinator.planner.instances import make_instance
@@ -53,17 +53,13 @@ def test_at_one_pace_runs_are_nearer_that_the_machine_drew_apart() -> None:
     assert pair.noise_at_one_pace == pytest.approx(0.1)
 
 
-def test_ranks() -> None:
-    assert rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 21.0]) == pytest.approx(1.0)
-    assert rank_correlation([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == pytest.approx(-1.0)
-
-
 def test_the_report_says_what_does_not_hold(tmp_path: Path) -> None:
     (tmp_path / f"{CELL}.json").write_text(json.dumps(document(told([1000 * SECONDS]))))
     table = report(tmp_path, instance_of=lambda _: INSTANCE)
     assert table.rows[0][:2] == (CELL, "good")
-    nano, nx, again, *same, pairs, median, most, ranks, memory = (holds for _, holds in table.verdicts)
+    nano, nx, again, *same, ran, pairs, median, most, ranks, memory = (holds for _, holds in table.verdicts)
     assert (nano, nx, again, same) == (False, True, True, [True, True, True])
+    assert not ran, "a plan that failed in a run was not predicted to"
     assert (pairs, median, most, ranks, memory) == (False, False, False, True, True)
 
 
@@ -74,12 +70,14 @@ def test_a_cell_of_the_matrix_counts_with_its_runs_on_our_own_runtime() -> None:
     runs = [
         {"method": "good", "repeat": 0, **ran},
         {"method": "good, again", "repeat": 0, **ran},
-        {"method": "good", "repeat": 1, "problem": "worker-died: ..."},
+        {"method": "good", "repeat": 1, **ran, "round_seconds": [9.0] * 3, "share_moves": [{"round": 4}]},
+        {"method": "good", "repeat": 2, "problem": "worker-died: ..."},
         {"method": "DDP", "repeat": 0, "round_seconds": [9.0]},
     ]
     cell = {**document(), "format": "edgeswarm-matrix/2", "runs": runs}
     (pair,) = pairs_of(with_pairs(cell), INSTANCE)
     assert (pair.plan, pair.measured, pair.medians) == ("good", 2.0, (2.0, 2.0))
+    assert failures(with_pairs(cell)) == {"good": "worker-died: ..."}
     assert with_pairs(document()) == document()
 
 
