@@ -52,7 +52,6 @@ def _set_home(_context: click.Context, _parameter: click.Parameter, home: Path |
 def _settings_options(command: Command) -> Command:
     """What `run` and `doctor` share. Each is also a key of [agent] in edgeswarm.toml, and a variable EDGESWARM_*."""
     options = (
-        click.option("--name", help="what this device's name is made from, where it has none yet"),
         click.option("--port", type=int, help="of the control service; 0 for any free one (default 7600)"),
         click.option("--worker-port", type=int, help="of the worker (default: the next port)"),
         click.option(
@@ -119,15 +118,10 @@ def run(as_json: bool, **flags: Any) -> None:
       edgeswarm-agent run --port 7700 --interface eth0
     """
     stop = _StopSignal()
-    from edgeswarm.security.identity import FILE_NAME as IDENTITY_FILE
-    from edgeswarm.security.node_id import load_or_create_node_id
-
     from .daemon import Daemon
 
     folders = Folders.find()
     settings = _settings(folders, flags)
-    if not (folders.agent_dir / IDENTITY_FILE).exists():  # which has the name of a device that joined
-        load_or_create_node_id(folders.agent_dir, name=settings.name)
     daemon = Daemon(settings, folders, log=_say)
     try:
         daemon.start()
@@ -180,7 +174,7 @@ def join(host: str, token: str, name: str | None, as_json: bool) -> None:
         raise EdgeswarmError(ErrorCode.CONFIG, f"{error}.", "Give HOST or HOST:PORT.") from error
     joined_before = (folders.agent_dir / IDENTITY_FILE).exists()
     if name and not joined_before:
-        # An attempt that failed, or `run`, has chosen a name that no cluster knows: the one asked for now counts.
+        # An attempt that failed has chosen a name that no cluster knows: the one asked for now counts.
         forget_node_id(folders.agent_dir, unless_of=name)
     node_id = load_or_create_node_id(folders.agent_dir, name=settings.name)
     identity = join_cluster(address, port, token=parsed, identity_folder=folders.agent_dir, node_id=node_id)

@@ -27,11 +27,11 @@ def read_plan(path: Path) -> Plan:
         raise EdgeswarmError(
             ErrorCode.PLAN_INVALID, f"The plan {path} is not JSON: {error}.", "Let `edgeswarm plan --json` write it."
         ) from error
-    return Plan.from_json(document)
+    return Plan.from_json(document, may_be_edited=True)
 
 
 def with_node_ids(plan: Plan, node_ids: Mapping[str, str]) -> Plan:
-    """The plan with its devices' names replaced by node ids."""
+    """The plan with its devices' names replaced by node ids. What is in a stage by another name isn't idle."""
     predicted = plan.predicted
     if predicted is not None:
         memory_bytes = {node_ids.get(name, name): size for name, size in predicted.memory_bytes.items()}
@@ -47,6 +47,7 @@ def with_node_ids(plan: Plan, node_ids: Mapping[str, str]) -> Plan:
             )
             for stage in plan.stages
         ),
+        idle=tuple(idle for idle in plan.idle if idle.name not in {node_ids[name] for name in plan.devices}),
         backup={stage: node_ids[name] for stage, name in plan.backup.items()},
         predicted=predicted,
     )

@@ -105,7 +105,7 @@ class ErrorCode(enum.Enum):
         "device-lost",
         ExitCode.ERROR,
         "A device went away while it trained: power, network, or its agent ended.",
-        "Bring it back, and try again; a training goes on with --resume.",
+        "Bring it back, and try again; a training that has a checkpoint goes on with --resume.",
     )
     WORKER_DIED = (
         "worker-died",
@@ -123,7 +123,7 @@ class ErrorCode(enum.Enum):
         "link-broken",
         ExitCode.ERROR,
         "The connection between two devices, or to one, ended in the middle of the work.",
-        "Check the cable or the Wi-Fi between them, and try again; a training goes on with --resume.",
+        "Check the cable or the Wi-Fi between them, and try again; a training that has a checkpoint goes on with --resume.",
     )
     STALE_CALL = (
         "stale-call",
@@ -219,7 +219,7 @@ class ErrorCode(enum.Enum):
         "interrupted",
         ExitCode.INTERRUPTED,
         "Ctrl-C, or the command was asked to stop. The devices are free.",
-        "Nothing is to be mended; a training goes on with --resume.",
+        "Nothing is to be mended; a training that has a checkpoint goes on with --resume.",
     )
     INTERNAL = (
         "internal",

@@ -347,8 +347,10 @@ class Plan:
         return document
 
     @classmethod
-    def from_json(cls, document: object) -> Plan:
+    def from_json(cls, document: object, *, may_be_edited: bool = False) -> Plan:
         """Read a plan, one of a planner or one written by hand.
+
+        may_be_edited: what is told beside the stages (idle, backup, predicted) is left out where it is of other ones.
 
         Needed are micro_batch, micro_batches and stages; where a stage p of P leaves in_flight out, it is
         max(1, 2(P-p)-1).
@@ -365,7 +367,15 @@ class Plan:
             IdleDevice(entry.text("name"), entry.text("reason", default=""))
             for entry in fields.sections("idle", optional=True)
         )
-        predicted = fields.optional_section("predicted")
+        told = fields.optional_section("predicted")
+        predicted = None if told is None else _prediction_from_json(told)
+        backup = _backup_from_json(fields.optional_section("backup"))
+        if may_be_edited:
+            placed = {device for stage in stages for device in stage.shares}
+            idle = tuple(device for device in idle if device.name not in placed)
+            backup = {index: device for index, device in backup.items() if index < len(stages) and device in placed}
+            if predicted is not None and (len(predicted.stages), set(predicted.memory_bytes)) != (len(stages), placed):
+                predicted = None
         try:
             return cls(
                 planner=fields.text("planner", default="by hand"),
@@ -375,8 +385,8 @@ class Plan:
                 schedule=fields.text("schedule", default=ONE_FORWARD_ONE_BACKWARD),
                 stages=stages,
                 idle=idle,
-                backup=_backup_from_json(fields.optional_section("backup")),
-                predicted=None if predicted is None else _prediction_from_json(predicted),
+                backup=backup,
+                predicted=predicted,
             )
         except ValueError as error:
             raise _invalid_field(str(error)) from None

@@ -44,6 +44,28 @@ def test_owners_of_chunks_become_node_ids(tmp_path: Path) -> None:
     assert plan.stages[0].owners == ("nano-1-00000a",)
 
 
+@pytest.mark.parametrize("name", ["nano-2", "nano-2-00000b"])
+def test_what_was_told_of_other_stages_is_left_out_of_a_plan_that_was_edited(tmp_path: Path, name: str) -> None:
+    """As `edgeswarm plan --json` wrote it for one device, and a person gave the other one a stage."""
+    stage = {"forward_seconds": 1.0, "backward_seconds": 2.0, "all_reduce_seconds": 0.0, "send_seconds": 0.0}
+    made_for_one = {
+        "idle": [{"name": "nano-2-00000b", "reason": "slow"}, {"name": "nano-3-00000c", "reason": "busy"}],
+        "backup": {"0": "nano-3-00000c", "2": "nano-1-00000a"},
+        "predicted": {"round_seconds": 3.0, "stages": [stage], "memory_bytes": {"nano-1-00000a": 5}},
+    }
+    stages = [{**SHORT["stages"][0], "shares": {name: 4}}, SHORT["stages"][1]]  # type: ignore[index]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**SHORT, **made_for_one, "stages": stages}))
+    plan = fitted(read_plan(path), node_ids=IDS, layer_graph=GRAPH, batch_size=8)
+    assert plan.devices == ("nano-2-00000b", "nano-1-00000a")
+    assert ([idle.name for idle in plan.idle], plan.backup, plan.predicted) == (["nano-3-00000c"], {}, None)
+    alone = {**made_for_one, "stages": [{"first_layer": 0, "end_layer": 3, "shares": {"nano-1-00000a": 4}}]}
+    path.write_text(json.dumps({**SHORT, **alone}))
+    plan = read_plan(path)
+    assert plan.predicted is not None
+    assert [idle.name for idle in plan.idle] == ["nano-2-00000b", "nano-3-00000c"]
+
+
 @pytest.mark.parametrize(("layers", "batch_size"), [(4, 8), (3, 16)])
 def test_a_plan_for_another_model_or_batch_is_refused(path: Path, layers: int, batch_size: int) -> None:
     graph = small_graph([[f"w{layer}"] for layer in range(layers)])
