@@ -25,7 +25,7 @@ from bench.refit import prepared_job
 from bench.starved_profile import MOST_STARVED, MOST_TRIES, forget, read_profiles, slowed, starved
 from bench.testbed.bed import SPEED_LOGS
 from bench.testbed.cluster import BedCluster
-from bench.testbed.speed import slowness
+from bench.testbed.speed import best_pace, slowness
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
@@ -329,6 +329,7 @@ def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) ->
         "round_seconds": [done["seconds"] for done in rounds],
         "losses": [done["loss"] for done in rounds],
         "slowness": [slowness(SPEED_LOGS, end - done["seconds"], end) for done, end in zip(rounds, ends, strict=True)],
+        "best_pace": best_pace(SPEED_LOGS),
         "parts": {name: rounds[-1]["parts"][node_ids[name]] for name in plan.devices},
         "peak_bytes": {
             name: max(done["parts"][node_ids[name]]["peak_memory_bytes"] for done in rounds) for name in plan.devices

@@ -20,7 +20,7 @@ from typing import Any
 from bench.estimate import OURS, RUN_AGAIN, Estimate
 from bench.measuring import Report, Spread
 from bench.origin import remark, remarks
-from bench.testbed.speed import at_best_pace, beside_the_best
+from bench.testbed.speed import at_best_pace, told_too_low
 
 FORMAT = "edgeswarm-matrix/3"  # of cells' documents; those of another one were measured by other rules
 SERVED = "edgeswarm, first epoch served"
@@ -140,7 +140,7 @@ def read_cell(document: dict[str, Any]) -> CellResult:
     worst: dict[str, list[float]] = {}
     kinds = list(dict.fromkeys(document["device_classes"]))
     told_alone = [{"boot": document.get("boot"), **document["alone"][kind]} for kind in kinds]
-    too_lows = _slowness_too_low([*told_alone, *document["runs"]])
+    too_lows = told_too_low([*told_alone, *document["runs"]])
     for run, too_low in zip(document["runs"], too_lows[len(kinds) :], strict=True):
         if "problem" in run:
             problems[run["method"]] = run["problem"]
@@ -193,17 +193,6 @@ def _at_best_pace(alone: Mapping[str, Any]) -> float | None:
         return float(alone["at_best_pace"])
     slow = alone.get("slowness")
     return alone["samples_per_second"] * slow if slow else None
-
-
-def _slowness_too_low(runs: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Of each run, or device alone, by which factor: those of one start of the machine are told by the best that any knows."""
-    factors: dict[int, float] = {}
-    for boot in {run.get("boot") for run in runs}:
-        places = [place for place, run in enumerate(runs) if run.get("boot") == boot]
-        factors.update(
-            zip(places, beside_the_best([runs[place].get("best_pace", {}) for place in places]), strict=True)
-        )
-    return [factors[place] for place in range(len(runs))]
 
 
 def peers_table(cells: Sequence[CellResult]) -> Report:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeswarm.config import Folders
+from edgeswarm.config import LOST_SECONDS, Folders
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import SERVED
 from edgeswarm.plan import Plan
@@ -81,13 +81,15 @@ class Preparation:
 class Command:
     """What a command holds, and what it shares with the other commands. Made and cleared away by `running_command`."""
 
-    def __init__(self, name: str, *, folders: Folders, listener: Listener, cancel: threading.Event) -> None:
+    def __init__(
+        self, name: str, *, folders: Folders, listener: Listener, cancel: threading.Event, lost_seconds: float
+    ) -> None:
         self.folders = folders
         self.identity = Identity.load(folders.operator_dir, role=Role.OPERATOR)
         self.job_id = new_job_id(name, now=datetime.now(timezone.utc))
         self.term = int(time.time())
         self.progress = Progress(listener)
-        self.supervision = Supervision(cancel=cancel)
+        self.supervision = Supervision(cancel=cancel, lost_seconds=lost_seconds)
         self.devices = Devices(
             job=self.reference(epoch=0),
             identity=self.identity,
@@ -363,10 +365,21 @@ class Command:
 
 @contextlib.contextmanager
 def running_command(
-    name: str, *, folders: Folders | None, listener: Listener, cancel: threading.Event | None
+    name: str,
+    *,
+    folders: Folders | None,
+    listener: Listener,
+    cancel: threading.Event | None,
+    lost_seconds: float = LOST_SECONDS,
 ) -> Iterator[Command]:
     """Around a command: whatever happens inside, nothing stays behind."""
-    command = Command(name, folders=folders or Folders.find(), listener=listener, cancel=cancel or threading.Event())
+    command = Command(
+        name,
+        folders=folders or Folders.find(),
+        listener=listener,
+        cancel=cancel or threading.Event(),
+        lost_seconds=lost_seconds,
+    )
     reason = "the command failed"
     try:
         yield command

@@ -61,7 +61,9 @@ def make_plan_for_job(
     With a plan by hand in the options that one comes back in place of a planner's, with the devices' full names.
     """
     by_hand = read_plan(options.plan_path) if options.plan_path is not None else None
-    with running_command(options.job_name, folders=folders, listener=listener, cancel=cancel) as command:
+    with running_command(
+        options.job_name, folders=folders, listener=listener, cancel=cancel, lost_seconds=options.lost_seconds
+    ) as command:
         preparation = command.start_preparation(options, trains=False)
         wanted = by_hand.devices if by_hand is not None else options.discovery.devices
         links = command.devices.find(options.discovery, wanted=wanted)
@@ -100,7 +102,9 @@ def train(
             logging_to_tensorboard(
                 options.current_folder / options.tensorboard if options.tensorboard is not None else None, listener
             ) as told,
-            running_command(options.job_name, folders=folders, listener=told, cancel=cancel) as command,
+            running_command(
+                options.job_name, folders=folders, listener=told, cancel=cancel, lost_seconds=options.lost_seconds
+            ) as command,
         ):
             command.progress.tell(JobBegins(command.job_id))
             return TrainJob(command, options, unfinished).run(by_hand)

@@ -24,9 +24,10 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from edgeswarm.config import LOST_SECONDS
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
-SILENCE_SECONDS = 5.0  # without a heartbeat: then probe
+ANSWER_SECONDS = 1.25  # of those within which silence comes to a verdict: for a probe, and whoever looks at its answer
 VERDICT_WAIT_SECONDS = 1.0  # for a better explanation
 INTERRUPTED_MESSAGE = "Interrupted; no device is held any more."
 PROBE_WAIT_SECONDS = 2.5  # for the answers of probes, at most, after the first report
@@ -163,6 +164,7 @@ class JobState:
     probing: devices whose probe has no answer yet.
     reports: explanations so far, in the order of their coming. first_report: when the first came.
     finished: devices that have run all their rounds. lost: devices that did not answer a probe. error: the verdict.
+    lost_seconds: within which a device's silence comes to a verdict.
     """
 
     devices: tuple[str, ...] = ()
@@ -176,6 +178,7 @@ class JobState:
     finished: frozenset[str] = frozenset()
     lost: frozenset[str] = frozenset()
     error: EdgeswarmError | None = None
+    lost_seconds: float = LOST_SECONDS
 
 
 def advance(state: JobState, what: Happening, *, now: float) -> tuple[JobState, tuple[str, ...]]:
@@ -285,7 +288,8 @@ def _judge(state: JobState, *, now: float) -> JobState:
 
 
 def _silent(state: JobState, *, now: float) -> tuple[str, ...]:
-    return tuple(device for device, heard in state.last_heard.items() if now - heard >= SILENCE_SECONDS)
+    longest = state.lost_seconds - ANSWER_SECONDS
+    return tuple(device for device, heard in state.last_heard.items() if now - heard >= longest)
 
 
 def _probe(state: JobState, devices: tuple[str, ...]) -> tuple[JobState, tuple[str, ...]]:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from edgeswarm.config import LOST_SECONDS
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.wire.v1 import agent_pb2
 
@@ -60,6 +61,8 @@ class Supervision:
     on_action: called likewise with a device and what its worker has begun to do, as it says itself.
 
     own_check: looked at now and then; returns an error of this machine's own helpers (the data service), or None.
+
+    lost_seconds: within which a device that is silent is told to be lost.
     """
 
     def __init__(
@@ -67,13 +70,14 @@ class Supervision:
         *,
         cancel: threading.Event,
         on_round: Callable[[str, agent_pb2.RoundReport], None] = lambda device, report: None,
+        lost_seconds: float = LOST_SECONDS,
     ) -> None:
         self.on_round = on_round
         self.on_evaluation: Callable[[str, agent_pb2.EvaluationReport], None] = lambda device, report: None
         self.on_action: Callable[[str, str], None] = lambda device, action: None
         self.own_check: Callable[[], EdgeswarmError | None] = lambda: None
         self._cancel = cancel
-        self._state = JobState()
+        self._state = JobState(lost_seconds=lost_seconds)
         self._queue: queue.Queue[_Arrival] = queue.Queue()
         self._links: dict[str, AgentLink] = {}
         self._calls: dict[str, Any] = {}

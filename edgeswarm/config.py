@@ -31,6 +31,7 @@ from .listening import EVERY_ADDRESS
 tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 DEFAULT_AGENT_PORT = 7600
+LOST_SECONDS, LEAST_LOST_SECONDS = 5.0, 3.0
 FILE_NAME = "edgeswarm.toml"
 HOME_VARIABLE = "EDGESWARM_HOME"
 
@@ -197,6 +198,13 @@ def _seconds(value: object) -> float:
     return seconds
 
 
+def _lost_seconds(value: object) -> float:
+    seconds = _number(value)
+    if seconds < LEAST_LOST_SECONDS:
+        raise ValueError(f"is below {LEAST_LOST_SECONDS:g} seconds, which a device that is only slow may be silent for")
+    return seconds
+
+
 def _seconds_or_none(value: object) -> float:
     seconds = _number(value)
     if seconds < 0:
@@ -297,6 +305,7 @@ class OperatorSettings:
     peers: agents' addresses given by hand, "host:port". interfaces: names or addresses to look for agents on (empty: by
     discovery's rules). discovery_seconds: how long to look. join_port, listen_address: of the join server. data_port: on
     which layers are served during a training, on listen_address too, and samples on the port behind it; 0 for any free ones.
+    lost_seconds: within which a device that has fallen silent is told to be lost.
     """
 
     peers: tuple[str, ...] = _setting((), _peers, flag="peer")
@@ -304,6 +313,7 @@ class OperatorSettings:
     discovery_seconds: float = _setting(3.0, _seconds)
     join_port: int = _setting(7599, _port)
     data_port: int = _setting(0, _first_of_two_ports)
+    lost_seconds: float = _setting(LOST_SECONDS, _lost_seconds)
     listen_address: str = _setting("0.0.0.0", _text)
 
 

@@ -318,4 +318,4 @@ def seconds_of(done: PeerRun) -> float:
 
 def best_of(tried: Mapping[Choice, float]) -> Choice:
     """The fastest one; where none runs the last one, whose run will say why."""
-    return min(reversed(tried), key=lambda choice: tried[choice])
+    return min(reversed([*tried]), key=lambda choice: tried[choice])

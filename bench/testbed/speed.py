@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,27 @@ def beside_the_best(paces: Sequence[Mapping[str, float]]) -> list[float]:
         for name, seconds in pace.items():
             best[name] = min(seconds, best.get(name, seconds))
     return [float(np.mean([seconds / best[name] for name, seconds in pace.items()])) if pace else 1.0 for pace in paces]
+
+
+def told_too_low(runs: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Of each run, by which factor: those of one start of the machine (boot) are told by the best_pace that any of them knows."""
+    factors: dict[int, float] = {}
+    for boot in {run.get("boot") for run in runs}:
+        places = [place for place, run in enumerate(runs) if run.get("boot") == boot]
+        factors.update(
+            zip(places, beside_the_best([runs[place].get("best_pace", {}) for place in places]), strict=True)
+        )
+    return [factors[place] for place in range(len(runs))]
+
+
+def at_one_best(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The runs, each round's slowness by that best; rounds of which nobody knows it stay so."""
+    return [
+        {**run, "slowness": [too_low * each if each else each for each in run["slowness"]]}
+        if "slowness" in run
+        else {**run}
+        for run, too_low in zip(runs, told_too_low(runs), strict=True)
+    ]
 
 
 def _best(samples: npt.NDArray[np.float64]) -> float:

@@ -199,6 +199,7 @@ def plan_job(
         job_path=job,
         listen_address=settings.listen_address,
         data_port=settings.data_port,
+        lost_seconds=settings.lost_seconds,
         discovery=FindArguments(**found).with_settings(settings),
         **wanted,
     )

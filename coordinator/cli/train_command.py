@@ -153,6 +153,7 @@ def train(
         fresh_profiles=fresh_profiles,
         listen_address=settings.listen_address,
         data_port=settings.data_port,
+        lost_seconds=settings.lost_seconds,
         resume=resume,
         new_plan=is_given("planner"),
         checkpoint_every=checkpoint_every,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.testbed.metronome import SAMPLE, sample
-from bench.testbed.speed import slowness
+from bench.testbed.speed import at_one_best, slowness
 
 
 def write(path: Path, seconds: list[float]) -> None:
@@ -28,6 +29,18 @@ def test_slowness_is_beside_the_best_of_each_processor(tmp_path: Path) -> None:
 def test_half_a_sample_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "0").write_bytes(SAMPLE.pack(0.0, 1.0) + struct.pack("d", 1.0))
     assert slowness(tmp_path, 0.0, 1.0) == pytest.approx(1.0)
+
+
+def test_runs_of_one_start_are_told_by_the_best_that_any_of_them_knows() -> None:
+    runs: list[dict[str, Any]] = [
+        {"boot": "one", "best_pace": {"0": 1.5}, "slowness": [1.0, None]},
+        {"boot": "one", "best_pace": {"0": 1.0}, "slowness": [1.2]},
+        {"boot": "one", "error": "worker-died: ..."},
+        {"boot": "another", "best_pace": {"0": 2.0}, "slowness": [1.1]},
+    ]
+    told = at_one_best(runs)
+    assert [run.get("slowness") for run in told] == [[1.5, None], [1.2], None, [1.1]]
+    assert told[2] == runs[2]
 
 
 def test_a_sample_is_a_short_piece_of_work() -> None:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgeswarm.config import LOST_SECONDS
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm_coordinator.agents import PROBE_SECONDS
 from edgeswarm_coordinator.job_state import (
-    SILENCE_SECONDS,
+    ANSWER_SECONDS,
     VERDICT_WAIT_SECONDS,
     Cancelled,
     Failed,
@@ -26,6 +29,8 @@ from edgeswarm_coordinator.job_state import (
     Watched,
     advance,
 )
+
+SILENCE_SECONDS = LOST_SECONDS - ANSWER_SECONDS
 
 
 def run(*steps: tuple[float, Happening], state: JobState | None = None) -> tuple[JobState, list[str]]:
@@ -140,12 +145,24 @@ def test_an_agent_that_answers_but_ended_its_stream_dropped_the_job() -> None:
 
 
 def test_silence_is_probed_and_slow_is_not_dead() -> None:
-    state, probed = run((4.0, Heard("b")), (SILENCE_SECONDS, Tick()), (5.1, Tick()), state=running("a", "b"))
+    state, probed = run((2.0, Heard("b")), (SILENCE_SECONDS, Tick()), (5.1, Tick()), state=running("a", "b"))
     assert probed == ["a"]
     state, probed = run((5.2, ProbeAnswered("a", True)), (5.3, Tick()), (60.0, Heard("b")), state=state)
     assert not state.phase.over
     assert probed == ["a"]  # silent again
     state, _ = run((60.1, ProbeAnswered("a", False)), state=state)
+    assert state.error is not None
+    assert state.error.code is ErrorCode.DEVICE_LOST
+
+
+@pytest.mark.parametrize("lost_seconds", [3.0, 5.0, 20.0])
+def test_silence_leaves_time_for_a_probe_within_what_the_user_wants(lost_seconds: float) -> None:
+    state = replace(running("a", "b"), lost_seconds=lost_seconds)
+    before, at_most = lost_seconds - ANSWER_SECONDS - 0.1, lost_seconds - PROBE_SECONDS
+    assert run((before, Tick()), state=state)[1] == []
+    state, probed = run((before, Heard("b")), (at_most, Tick()), state=state)
+    assert probed == ["a"]
+    state, _ = run((lost_seconds, ProbeAnswered("a", False)), state=state)
     assert state.error is not None
     assert state.error.code is ErrorCode.DEVICE_LOST
 

@@ -172,6 +172,8 @@ def test_a_bad_value_names_its_variable_or_flag() -> None:
         load_operator_settings(flags={"peers": ("fd00::1",)}, environment={})
     with pytest.raises(EdgeswarmError, match="EDGESWARM_DATA_PORT: '65535' has no port behind it"):
         load_operator_settings(environment={"EDGESWARM_DATA_PORT": "65535"})
+    with pytest.raises(EdgeswarmError, match="EDGESWARM_LOST_SECONDS: '2' is below 3 seconds"):
+        load_operator_settings(environment={"EDGESWARM_LOST_SECONDS": "2"})
 
 
 @pytest.mark.parametrize(
