@@ -37,7 +37,7 @@ Costs = Callable[[int, bool], tuple[Sequence[float], Sequence[int]]]
 
 
 def tuned_peer(bed: EmulatedLan, cluster: BedCluster, method: str, task: str, folder: Path) -> PeerSettings:
-    """The settings that are quickest in a few rounds. Raises RuntimeError where none runs."""
+    """The settings that are quickest in a few rounds. Where none runs any, whose run will say why."""
     devices = bed.environment.devices
     mini_batch = TASKS[task].batch_size
     tried: dict[str, float] = {}

@@ -28,6 +28,7 @@ from bench.matrix_report import CellResult, peers_table, plans_table, read_cell
 from bench.matrix_resources import read_resources, resources_table
 from bench.measuring import Report, run_as_command, say, show_all
 from bench.pages import BENCHMARKS_PAGE, MATRIX_PICTURE, table_and_verdicts, write_into
+from edgeswarm.errors import EdgeswarmError
 
 CELLS = (
     "C:100:mobilenet_v2",
@@ -78,7 +79,7 @@ def main() -> int:
         for cell, effort in asked.items():
             try:
                 CellMeasurement(cell, given.folder, effort=effort).run()
-            except RuntimeError as error:
+            except (RuntimeError, EdgeswarmError) as error:
                 failed.append(f"{cell.name}: {error}")
                 say(failed[-1])
     documents = [json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))]
@@ -93,7 +94,10 @@ def main() -> int:
         plot_rates(cells_read, MATRIX_PICTURE)
         for name, table in zip(TABLES, tables, strict=True):
             write_into(BENCHMARKS_PAGE, f"matrix {name}", table_and_verdicts(table))
-    return show_all(tables, as_json=given.json) or int(bool(failed))
+    code = show_all(tables, as_json=given.json)
+    for problem in failed:
+        say(f"not measured: {problem}")
+    return code or int(bool(failed))
 
 
 def _write_page(cells: Sequence[CellResult], tables: Sequence[Report], folder: Path) -> None:

@@ -136,7 +136,10 @@ class CellMeasurement:
                 self._kept.keep(peers={peer: asdict(settings) for peer, settings in peers.items()})
             instance = self._profile(on_bed)
             if "plans" not in self.document:
-                self._kept.keep(**plans_of(instance, self._effort.planners))
+                found = plans_of(instance, self._effort.planners)
+                if OURS not in found["plans"]:
+                    raise RuntimeError("no plan of ours fits these devices")
+                self._kept.keep(**found)
             for repeat, name in self.missing():
                 say(f"{self.cell.name}: {name}, repeat {repeat + 1} of {self._effort.repeats}")
                 method = name.removesuffix(RUN_AGAIN)

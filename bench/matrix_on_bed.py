@@ -37,7 +37,7 @@ from bench.testbed import links
 from bench.testbed.bed import SPEED_LOGS, EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.links import HUB, HUB_ADDRESS
-from bench.testbed.speed import slowness
+from bench.testbed.speed import slowness, told_too_low
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.feed_ahead import FEED_AHEAD
 from edgeswarm.plan import Plan
@@ -322,7 +322,11 @@ class OnBed:
     def tuned_peers(self, speeds: dict[str, dict[str, Any]]) -> dict[str, PeerSettings]:
         by_device = {name: speeds[f"{cores:g}"] for name, cores in self._cores.items()}
         # One pace for all: a device that was measured in a slow moment would get too small a part.
-        rates = {name: speed.get("at_best_pace", speed["samples_per_second"]) for name, speed in by_device.items()}
+        factors = dict(zip(speeds, told_too_low([*speeds.values()]), strict=True))
+        rates = {
+            name: factors[f"{cores:g}"] * speed.get("at_best_pace", speed["samples_per_second"])
+            for (name, cores), speed in zip(self._cores.items(), by_device.values(), strict=True)
+        }
         best = max(rates, key=lambda name: rates[name])
         tuner = PeerTuner(
             self._bed,

@@ -234,7 +234,7 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
             is_faster = compared.ratio.median > 1 and not compared.is_equal
             beside = "no noise is known" if math.isinf(noise) else f"beside a noise of {noise:.0%}"
             report.expect(f"{cell.cell}: {compared.ratio.shown()} times {best}, {beside}", is_faster)
-        elif all(peer in cell.problems for peer in cell.peers):
+        elif cell.peers and all(peer in cell.problems and peer not in cell.measured.rates for peer in cell.peers):
             report.expect(f"{cell.cell}: one of the peers runs", False)
         report.data[cell.cell] = _in_numbers(cell)
     report.remarks += remarks({cell.cell: cell.remark for cell in cells})

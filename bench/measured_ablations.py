@@ -37,6 +37,7 @@ from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
 from bench.testbed.links import HUB_ADDRESS
+from bench.testbed.speed import at_one_best
 from edgeswarm.plan import Plan
 from edgeswarm.profile import PlanningInstance
 from edgeswarm.profile_json import instance_from_json
@@ -138,7 +139,8 @@ def measured_report(folder: Path) -> Report:
 
 
 def _add_rows(table: Report, document: dict[str, Any]) -> None:
-    runs, cell = document["runs"], document["cell"]
+    cell = document["cell"]
+    runs = dict(zip(document["runs"], at_one_best([*document["runs"].values()]), strict=True))
     of_plan = trained_as(document)
     rows = {**of_plan, **{name: name for name in runs if name.endswith(RUN_AGAIN)}}
     first = next((name for name in of_plan.values() if name is not None), None)

@@ -30,6 +30,7 @@ from bench.estimate import RUN_AGAIN
 from bench.measuring import Report, say
 from bench.refit import instance_again, median_profiles, prepared_job
 from bench.sailor import rank_correlation
+from bench.testbed.speed import at_one_best
 from edgeswarm.errors import EdgeswarmError
 from edgeswarm.plan import Plan
 from edgeswarm.profile import DeviceProfile, PlanningInstance
@@ -91,8 +92,9 @@ def _spread(medians: Sequence[float]) -> float:
 def pairs_of(document: dict[str, Any], instance: PlanningInstance) -> Iterator[Pair]:
     """Of the plans that ran. instance: as it is by all profilings."""
     profiled = [slow for profiling in document["profilings"] if (slow := profiling.get("slowness")) is not None]
+    all_runs = at_one_best(document["runs"])
     for name, written in document["plans"].items():
-        runs = [told for told in document["runs"] if told["plan"] == name and "round_seconds" in told]
+        runs = [told for told in all_runs if told["plan"] == name and "round_seconds" in told]
         if not runs:
             continue
         plan = Plan.from_json(written)
@@ -176,6 +178,7 @@ def _runs_of_matrix(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 "repeat": run["repeat"],
                 "round_seconds": run["round_seconds"],
                 "slowness": run["slowness"],
+                **{what: run[what] for what in ("boot", "best_pace") if what in run},
                 "first_rounds": 0,  # they are left out already
                 "peak_bytes": {device: told["peak_bytes"] for device, told in run["devices"].items()},
             }

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,11 +114,16 @@ class CountResult:
     failed: Mapping[str, str]
 
     @classmethod
-    def of(cls, runs: Sequence[Mapping[str, Any]]) -> CountResult:
-        done = [told for told in runs if "error" not in told]
+    def of(cls, runs: Sequence[Mapping[str, Any]], at_one: Sequence[Mapping[str, Any]]) -> CountResult:
+        """at_one: the same, their slowness by one best."""
+
+        def estimate(runs: Sequence[Mapping[str, Any]], seconds: Callable[[dict[str, Any]], float]) -> Estimate:
+            done = [told for told in runs if "error" not in told]
+            return Estimate.against_the_next(done, lambda told: told["samples"] / seconds(told), method="planner")
+
         return cls(
-            Estimate.against_the_next(done, lambda told: told["samples"] / paced_seconds(told), method="planner"),
-            Estimate.against_the_next(done, lambda told: told["samples"] / measured_seconds(told), method="planner"),
+            estimate(at_one, paced_seconds),
+            estimate(runs, measured_seconds),
             {told["planner"]: told["error"].split(":")[0] for told in runs if "error" in told},
         )
 
@@ -138,9 +143,16 @@ def _rate(estimate: Estimate, planner: str) -> Spread | None:
 
 def results(document: Mapping[str, Any]) -> dict[int, CountResult]:
     """By the number of devices, the least first. On one device all plans are the same, and one of them was run."""
-    runs = at_one_best(document["runs"])  # each number of devices is a testbed of its own
-    counts = sorted({told["devices"] for told in runs})
-    return {count: CountResult.of([told for told in runs if told["devices"] == count]) for count in counts}
+    runs = document["runs"]
+    at_one = at_one_best(runs)  # each number of devices is a testbed of its own
+
+    def of(count: int, told: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        return [each for each in told if each["devices"] == count]
+
+    return {
+        count: CountResult.of(of(count, runs), of(count, at_one))
+        for count in sorted({told["devices"] for told in runs})
+    }
 
 
 def report(documents: Sequence[Mapping[str, Any]]) -> Report:

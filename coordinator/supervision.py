@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from edgeswarm.config import LOST_SECONDS
@@ -48,11 +48,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class _Arrival:
-    """Something for the queue; `event` where an agent sent it."""
+    """Something for the queue; `event` where an agent sent it. when: it came, whenever the main thread takes it."""
 
     device: str
     event: agent_pb2.AgentEvent | None = None
     happening: Happening | None = None
+    when: float = field(default_factory=time.monotonic)
 
 
 class Supervision:
@@ -204,7 +205,7 @@ class Supervision:
         event, device = arrival.event, arrival.device
         if event is None or device in self._freed:
             return
-        self._apply(Heard(device))
+        self._apply(Heard(device), when=arrival.when)
         kind = event.WhichOneof("event")
         if kind == "heartbeat" and event.heartbeat.worker.tensor_port:
             worker = event.heartbeat.worker
@@ -224,8 +225,9 @@ class Supervision:
         elif kind == "failure":
             self._apply(Failed(device, error_in(event.failure, device=device), tuple(event.failure.suspects)))
 
-    def _apply(self, happening: Happening) -> None:
-        self._state, probes = advance(self._state, happening, now=time.monotonic())
+    def _apply(self, happening: Happening, *, when: float | None = None) -> None:
+        """when: it happened, where that isn't now."""
+        self._state, probes = advance(self._state, happening, now=time.monotonic() if when is None else when)
         for device in probes:
             threading.Thread(target=self._probe, args=(device,), name=f"probe {device}", daemon=True).start()
 

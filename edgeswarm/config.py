@@ -32,6 +32,7 @@ tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) 
 
 DEFAULT_AGENT_PORT = 7600
 LOST_SECONDS, LEAST_LOST_SECONDS = 5.0, 3.0
+MOST_LOST_SECONDS = 7.0  # a device that isn't heard frees itself by then
 FILE_NAME = "edgeswarm.toml"
 HOME_VARIABLE = "EDGESWARM_HOME"
 
@@ -202,6 +203,8 @@ def _lost_seconds(value: object) -> float:
     seconds = _number(value)
     if seconds < LEAST_LOST_SECONDS:
         raise ValueError(f"is below {LEAST_LOST_SECONDS:g} seconds, which a device that is only slow may be silent for")
+    if seconds > MOST_LOST_SECONDS:
+        raise ValueError(f"is above {MOST_LOST_SECONDS:g} seconds, by which a device that isn't heard has freed itself")
     return seconds
 
 

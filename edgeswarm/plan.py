@@ -17,9 +17,11 @@ pass saved is free for the next one, and each device takes as many samples at on
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .errors import EdgeswarmError, ErrorCode
@@ -343,7 +345,7 @@ class Plan:
         if self.last_micro_batch is not None:
             document["last_micro_batch"] = self.last_micro_batch
         if self.predicted is not None:
-            document["predicted"] = _prediction_to_json(self.predicted)
+            document["predicted"] = {**_prediction_to_json(self.predicted), "of": _fingerprint(document)}
         return document
 
     @classmethod
@@ -367,17 +369,14 @@ class Plan:
             IdleDevice(entry.text("name"), entry.text("reason", default=""))
             for entry in fields.sections("idle", optional=True)
         )
-        told = fields.optional_section("predicted")
-        predicted = None if told is None else _prediction_from_json(told)
+        predicted = fields.optional_section("predicted")
         backup = _backup_from_json(fields.optional_section("backup"))
         if may_be_edited:
             placed = {device for stage in stages for device in stage.shares}
             idle = tuple(device for device in idle if device.name not in placed)
             backup = {index: device for index, device in backup.items() if index < len(stages) and device in placed}
-            if predicted is not None and (len(predicted.stages), set(predicted.memory_bytes)) != (len(stages), placed):
-                predicted = None
         try:
-            return cls(
+            plan = cls(
                 planner=fields.text("planner", default="by hand"),
                 micro_batch=fields.integer("micro_batch", minimum=1),
                 micro_batches=fields.integer("micro_batches", minimum=1),
@@ -386,10 +385,19 @@ class Plan:
                 stages=stages,
                 idle=idle,
                 backup=backup,
-                predicted=predicted,
             )
+            of = "" if predicted is None else predicted.text("of", default="")
+            if predicted is None or (may_be_edited and of and of != _fingerprint(plan.to_json())):
+                return plan
+            return replace(plan, predicted=_prediction_from_json(predicted))
         except ValueError as error:
             raise _invalid_field(str(error)) from None
+
+
+def _fingerprint(document: Mapping[str, Any]) -> str:
+    """Of what devices do by a plan: another one after every change of it. document: as `to_json` makes it."""
+    work = [document.get(key) for key in ("micro_batch", "micro_batches", "last_micro_batch", "schedule", "stages")]
+    return hashlib.sha256(json.dumps(work).encode()).hexdigest()[:16]
 
 
 def _invalid(message: str, remedy: str) -> EdgeswarmError:

@@ -122,6 +122,9 @@ class PeerTuner:
             }
             return PeerSettings("data_parallel", devices, max(sizes), options, self._channels_last)
 
+        def whole(weights: Sequence[float]) -> PeerSettings:
+            return settings(weights, self._mini_batch, at_once=at_once, bucket_mib=bucket)
+
         at_once = dict(micro_batches)
         tried: dict[int, float] = {}
         runs: dict[int, PeerRun] = {}
@@ -134,15 +137,14 @@ class PeerTuner:
                 done = runs[bucket] = self._try(settings(by_speed, trial, at_once=at_once, bucket_mib=bucket), trial)
                 tried[bucket] = paced_seconds_of(done)
                 short.add(done.short_of_memory if done.problem else "")
-            if not all(map(math.isinf, tried.values())) or not self._halve(at_once, short):
+            if all(map(math.isinf, tried.values())) and self._halve(at_once, short):
+                continue
+            bucket = best_of(tried)
+            alone = whole(by_speed)
+            done = runs[bucket] if trial == self._mini_batch else self._try(alone, self._mini_batch)
+            # Its parts may be larger than those of the trials, whose shares are cut otherwise.
+            if not done.short_of_memory or not self._halve(at_once, {done.short_of_memory}):
                 break
-        bucket = best_of(tried)
-
-        def whole(weights: Sequence[float]) -> PeerSettings:
-            return settings(weights, self._mini_batch, at_once=at_once, bucket_mib=bucket)
-
-        alone = whole(by_speed)
-        done = runs[bucket] if trial == self._mini_batch else self._try(alone, self._mini_batch)
         choices = {alone.options["shares"]: (alone, paced_seconds_of(done))}
         if self._trials.further and not done.problem:
             shares = [int(share) for share in alone.options["shares"].split(",")]

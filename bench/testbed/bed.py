@@ -112,11 +112,10 @@ class EmulatedLan:
 
 
 def remove() -> None:
-    """All of it, with what runs there, as far as it goes: what one part raises comes behind the others. May be repeated."""
+    """All of it, with what runs there, as far as it ends. May be repeated."""
     try:
-        with contextlib.ExitStack() as parts:
-            parts.callback(links.remove_all)
-            parts.callback(groups.remove_all)
+        groups.remove_all()
+        links.remove_all()
         owner.forget()
     finally:
         shutil.rmtree(SPEED_LOGS, ignore_errors=True)

@@ -206,6 +206,24 @@ def test_devices_without_memory_for_it_compute_fewer_samples_at_once(
     assert tuner.data_parallel({"nano-1": 16, "nano-2": 16})["DDP, equal shares"].options["at-once"] == "16,4"
 
 
+def test_a_whole_round_that_memory_does_not_hold_is_tried_with_fewer_samples_at_once(
+    monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner
+) -> None:
+    tried: list[tuple[str, str]] = []
+
+    def run(bed: object, script: str, devices: list[str], *words: str, **more: object) -> PeerRun:
+        at_once, mini_batch = (words[words.index(f"--{what}") + 1] for what in ("at-once", "mini-batch"))
+        tried.append((mini_batch, at_once))
+        if mini_batch == "100" and int(at_once.split(",")[0]) > 8:
+            return PeerRun(problem="out of memory on nano-1", short_of_memory="nano-1")
+        return ran(1.0, 1.0, 1.0)
+
+    monkeypatch.setattr(settings, "run_peer", run)
+    found = tuner.data_parallel({"nano-1": 16, "nano-2": 16})
+    assert found["DDP, shares by speed"].options["at-once"] == "8,8"
+    assert [at_once for mini_batch, at_once in tried if mini_batch == "100"] == ["16,16", "8,8"]
+
+
 def test_a_setting_that_ran_while_the_machine_was_slow_is_no_slower_for_it(
     monkeypatch: pytest.MonkeyPatch, tuner: PeerTuner
 ) -> None:

@@ -155,7 +155,7 @@ def test_silence_is_probed_and_slow_is_not_dead() -> None:
     assert state.error.code is ErrorCode.DEVICE_LOST
 
 
-@pytest.mark.parametrize("lost_seconds", [3.0, 5.0, 20.0])
+@pytest.mark.parametrize("lost_seconds", [3.0, 5.0, 7.0])
 def test_silence_leaves_time_for_a_probe_within_what_the_user_wants(lost_seconds: float) -> None:
     state = replace(running("a", "b"), lost_seconds=lost_seconds)
     before, at_most = lost_seconds - ANSWER_SECONDS - 0.1, lost_seconds - PROBE_SECONDS
@@ -168,7 +168,7 @@ def test_silence_leaves_time_for_a_probe_within_what_the_user_wants(lost_seconds
 
 
 def test_a_probe_that_fails_says_nothing_of_a_device_that_was_heard_since() -> None:
-    """It stood still for five seconds, and has more to do than to answer within one."""
+    """It stood still for seconds, and has more to do than to answer within one."""
     state, probed = run((SILENCE_SECONDS, Tick()), state=running("a"))
     assert probed == ["a"]
     later: list[tuple[float, Happening]] = [(5.3, Heard("a")), (6.2, ProbeAnswered("a", False)), (9.0, Tick())]

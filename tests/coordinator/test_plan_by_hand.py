@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.plan import IdleDevice, Plan, Prediction, Stage, StagePrediction
 from edgeswarm_coordinator.plan_by_hand import fitted, read_plan
 
 from .small_graphs import small_graph
@@ -44,26 +45,42 @@ def test_owners_of_chunks_become_node_ids(tmp_path: Path) -> None:
     assert plan.stages[0].owners == ("nano-1-00000a",)
 
 
+def made_for_one(*, in_flight: int = 1) -> Plan:
+    """As a planner makes it: of two devices one is left out."""
+    stage = Stage(0, 3, {"nano-1-00000a": 4}, in_flight=in_flight)
+    predicted = Prediction(
+        round_seconds=3.0,
+        samples_per_second=8 / 3.0,
+        memory_bytes={"nano-1-00000a": 5},
+        stages=(StagePrediction(1.0, 2.0, 0.0, 0.0),),
+        dominant="",
+    )
+    idle = (IdleDevice("nano-2-00000b", "slow"), IdleDevice("nano-3-00000c", "busy"))
+    return Plan("edgeswarm", 4, 2, (stage,), idle=idle, predicted=predicted)
+
+
 @pytest.mark.parametrize("name", ["nano-2", "nano-2-00000b"])
 def test_what_was_told_of_other_stages_is_left_out_of_a_plan_that_was_edited(tmp_path: Path, name: str) -> None:
-    """As `edgeswarm plan --json` wrote it for one device, and a person gave the other one a stage."""
-    stage = {"forward_seconds": 1.0, "backward_seconds": 2.0, "all_reduce_seconds": 0.0, "send_seconds": 0.0}
-    made_for_one = {
-        "idle": [{"name": "nano-2-00000b", "reason": "slow"}, {"name": "nano-3-00000c", "reason": "busy"}],
-        "backup": {"0": "nano-3-00000c", "2": "nano-1-00000a"},
-        "predicted": {"round_seconds": 3.0, "stages": [stage], "memory_bytes": {"nano-1-00000a": 5}},
-    }
+    """`edgeswarm plan --json` wrote it for one device, and a person gave the other one a stage."""
     stages = [{**SHORT["stages"][0], "shares": {name: 4}}, SHORT["stages"][1]]  # type: ignore[index]
     path = tmp_path / "plan.json"
-    path.write_text(json.dumps({**SHORT, **made_for_one, "stages": stages}))
+    edited = {**made_for_one().to_json(), "stages": stages, "backup": {"0": "nano-3-00000c", "2": "nano-1-00000a"}}
+    path.write_text(json.dumps(edited))
     plan = fitted(read_plan(path), node_ids=IDS, layer_graph=GRAPH, batch_size=8)
     assert plan.devices == ("nano-2-00000b", "nano-1-00000a")
     assert ([idle.name for idle in plan.idle], plan.backup, plan.predicted) == (["nano-3-00000c"], {}, None)
-    alone = {**made_for_one, "stages": [{"first_layer": 0, "end_layer": 3, "shares": {"nano-1-00000a": 4}}]}
-    path.write_text(json.dumps({**SHORT, **alone}))
-    plan = read_plan(path)
-    assert plan.predicted is not None
-    assert [idle.name for idle in plan.idle] == ["nano-2-00000b", "nano-3-00000c"]
+
+
+def test_what_is_predicted_is_of_the_plan_that_it_was_predicted_of(tmp_path: Path) -> None:
+    plan, path = made_for_one(), tmp_path / "plan.json"
+    path.write_text(json.dumps(plan.to_json()))
+    assert read_plan(path) == plan
+    other = {**plan.to_json(), "stages": made_for_one(in_flight=2).to_json()["stages"]}
+    path.write_text(json.dumps(other))
+    assert read_plan(path).predicted is None
+    del other["predicted"]["of"]
+    path.write_text(json.dumps(other))
+    assert read_plan(path).predicted == plan.predicted, "a person's own is left alone"
 
 
 @pytest.mark.parametrize(("layers", "batch_size"), [(4, 8), (3, 16)])

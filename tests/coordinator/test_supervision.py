@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -66,6 +67,18 @@ def test_heartbeats_tell_where_workers_listen(cluster: Cluster) -> None:
         agent.send(heartbeat=agent_pb2.Heartbeat(worker=agent_pb2.WorkerProgress(tensor_port=port)))
     cluster.wait(lambda: len(cluster.supervision.tensor_ports) == 2)
     assert cluster.supervision.tensor_ports == {"nano-1-000001": 7601, "nano-2-000002": 7602}
+
+
+def test_a_sign_of_life_counts_when_it_came_and_not_when_it_is_taken(cluster: Cluster) -> None:
+    supervision = cluster.supervision
+    before = time.monotonic()
+    cluster.one.send(heartbeat=agent_pb2.Heartbeat())
+    while supervision._queue.empty():
+        time.sleep(0.01)
+    came = time.monotonic()
+    time.sleep(0.1)  # the main thread is at something else
+    supervision.pump()
+    assert before <= supervision.state.last_heard["nano-1-000001"] <= came
 
 
 def test_where_an_ended_worker_listened_is_forgotten(cluster: Cluster) -> None:

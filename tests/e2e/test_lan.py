@@ -27,7 +27,7 @@ HUB = "hub"  # where the operator sits
 DEVICES = ("a", "b", "c")
 WITH_REPLICAS = ({"a": 4}, {"b": 1, "c": 3})
 CONTROL_PORT, WORKER_PORT = 7600, 7601
-# By design 6: silence counts after 5 s, then a probe has 1 s. The rest is for a busy machine.
+# By design 5, the end of the command included 6. The rest is for a busy machine.
 NOTICED_SECONDS = 12.0
 # A cut-off device sees its unanswered heartbeats after 5 s or its keepalive after 15 s; then its lease of 2 s runs.
 FREES_ITSELF_SECONDS = 20.0

@@ -174,6 +174,8 @@ def test_a_bad_value_names_its_variable_or_flag() -> None:
         load_operator_settings(environment={"EDGESWARM_DATA_PORT": "65535"})
     with pytest.raises(EdgeswarmError, match="EDGESWARM_LOST_SECONDS: '2' is below 3 seconds"):
         load_operator_settings(environment={"EDGESWARM_LOST_SECONDS": "2"})
+    with pytest.raises(EdgeswarmError, match="EDGESWARM_LOST_SECONDS: '8' is above 7 seconds"):
+        load_operator_settings(environment={"EDGESWARM_LOST_SECONDS": "8"})
 
 
 @pytest.mark.parametrize(

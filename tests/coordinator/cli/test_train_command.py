@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgeswarm.errors import ExitCode
+from edgeswarm_coordinator import command
 from edgeswarm_coordinator.demo.cluster import ThrowawayCluster
+from edgeswarm_coordinator.supervision import Supervision
 
 from .conftest import Invoke
 
@@ -39,18 +42,35 @@ def of_the_cluster(
 
 
 @pytest.mark.parametrize("kind", BROKEN_JOBS)
-@pytest.mark.parametrize("command", ["plan", "train"])
+@pytest.mark.parametrize("name", ["plan", "train"])
 def test_a_job_file_that_does_not_load_is_one_message(
-    command: str, kind: str, cluster: ThrowawayCluster, of_the_cluster: Invoke, tmp_path: Path
+    name: str, kind: str, cluster: ThrowawayCluster, of_the_cluster: Invoke, tmp_path: Path
 ) -> None:
     source, named = BROKEN_JOBS[kind]
     (tmp_path / "job.py").write_text(source)
-    result = of_the_cluster(command, "job.py", "--no-mdns", "--peer", cluster.address("nano-1"))
+    result = of_the_cluster(name, "job.py", "--no-mdns", "--peer", cluster.address("nano-1"))
     assert result.exit_code == ExitCode.ERROR
     assert named in result.stderr
     assert result.stderr.count("error: ") == 1
     assert result.stdout == ""
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("edgeswarm-out")] == []
+
+
+@pytest.mark.parametrize("name", ["plan", "train"])
+def test_within_which_time_a_device_is_lost_is_a_setting(
+    name: str, of_the_cluster: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[Supervision] = []
+
+    def recorded(**given: Any) -> Supervision:
+        made.append(Supervision(**given))
+        return made[-1]
+
+    monkeypatch.setattr(command, "Supervision", recorded)
+    monkeypatch.setenv("EDGESWARM_LOST_SECONDS", "3.5")
+    (tmp_path / "job.py").write_text("1 / 0\n")
+    assert of_the_cluster(name, "job.py", "--no-mdns").exit_code != ExitCode.DONE
+    assert [supervision.state.lost_seconds for supervision in made] == [3.5]
 
 
 def test_what_a_job_file_prints_stays_out_of_the_data(
