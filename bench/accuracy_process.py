@@ -108,7 +108,7 @@ def main() -> int:
     try:
         train(options, folders=Folders.within(Path(given["home"])), listener=listen)
     except EdgeswarmError as error:
-        _tell(problem=f"{error.code.value}: {error.message}")
+        _tell(problem=f"{error.code.word}: {error.message}")
     return 0
 
 

@@ -322,7 +322,7 @@ def run(cluster: BedCluster, options: TrainOptions, plan: Plan, folder: Path) ->
     try:
         result = train_from_full_speed(cluster, options, listen)
     except EdgeswarmError as error:
-        return {**told, "error": f"{error.code.value}: {error.message}"}
+        return {**told, "error": f"{error.code.word}: {error.message}"}
     rounds = result.metrics["rounds"]
     return {
         **told,

@@ -194,7 +194,7 @@ class OnBed:
                 train_from_full_speed(self._cluster, options, listen, cancel=enough)
         except EdgeswarmError as error:
             if not enough.is_set():
-                return {"problem": f"{error.code.value}: {error.message}"}
+                return {"problem": f"{error.code.word}: {error.message}"}
         finally:
             # Nobody goes on with it.
             shutil.rmtree(options.unfinished_folder, ignore_errors=True)
@@ -219,7 +219,7 @@ class OnBed:
                 with ends_all():
                     planned = make_plan_for_job(options, folders=self._cluster.folders)
             except EdgeswarmError as error:
-                return {"problem": f"{error.code.value}: {error.message}"}
+                return {"problem": f"{error.code.word}: {error.message}"}
             ahead = math.ceil(FEED_AHEAD / planned[0].micro_batches)
             first = WARM_UP_ROUNDS + ahead
             last = first + SERVED_ROUNDS
@@ -245,7 +245,7 @@ class OnBed:
         try:
             result = train_from_full_speed(self._cluster, replace(options, output=folder / "result"), listen)
         except EdgeswarmError as error:
-            return {"problem": f"{error.code.value}: {error.message}"}
+            return {"problem": f"{error.code.word}: {error.message}"}
         return self._told(result.metrics["rounds"][:last], ends[:last], first=first, counters=(counters, ended))
 
     def _told(

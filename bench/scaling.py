@@ -98,7 +98,7 @@ def _measure_count(kept: KeptDocument, count: int, wanted: Sequence[tuple[int, s
                 number = len(document["runs"])
                 told = run(cluster, options, plan, folder / f"run-{number}-{os.getpid()}")
             except EdgeswarmError as error:
-                told = {"error": f"{error.code.value}: {error.message}"}
+                told = {"error": f"{error.code.word}: {error.message}"}
             document["runs"].append({
                 "devices": count, "planner": planner, "repeat": repeat, "samples": batch_size, **origin(), **told
             })  # fmt: skip

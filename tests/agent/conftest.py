@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,12 +29,12 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture
 def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
-    agents: list[Agent] = []
+    numbers = itertools.count()
+    with contextlib.ExitStack() as started:
 
-    def begin(mode: str = "answer", **more: int) -> Agent:
-        agents.append(Agent(cluster, f"box{len(agents)}", mode, **more))
-        return agents[-1]
+        def begin(mode: str = "answer", **more: int) -> Agent:
+            agent = Agent(cluster, f"box{next(numbers)}", mode, **more)
+            started.callback(agent.close)
+            return agent
 
-    yield begin
-    for agent in agents:
-        agent.close()
+        yield begin

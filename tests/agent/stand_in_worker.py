@@ -3,7 +3,7 @@
     python stand_in_worker.py MODE --events-fd N ...
 
 MODE says what happens at the `start` command: `answer` (rounds are reported), or a fault by its name. `at-once:FAULT`
-has the fault before the hello.
+has the fault before the hello, `after-hello:FAULT` right behind it.
 """
 
 from __future__ import annotations
@@ -103,6 +103,8 @@ def main() -> None:
     pipe.send(worker_pb2.WorkerEvent(hello=worker_pb2.WorkerHello(process_id=os.getpid(), port=PORT)))
     progress = agent_pb2.WorkerProgress(action="thinking", waiting_for=["nano-9"], action_seconds=1.0)
     pipe.send(worker_pb2.WorkerEvent(progress=progress))
+    if mode.startswith("after-hello:"):
+        fault(mode.partition(":")[2], pipe)
     while (command := pipe.receive(worker_pb2.WorkerCommand)) is not None:
         answer(command, pipe, mode)
 

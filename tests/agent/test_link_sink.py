@@ -16,6 +16,7 @@ from edgeswarm.wire.link_probe import AGENT_SERVICE, CLOSE_SECTION, OPEN, measur
 from edgeswarm.wire.v1 import agent_pb2, agent_pb2_grpc, data_pb2
 from edgeswarm_agent import link_sink
 from edgeswarm_agent.link_sink import LinkSink
+from tests.stream_end import ends
 
 PROBER, FAR_END, OTHER = "prober-000001", "far-end-000002", "other-000003"
 
@@ -74,7 +75,7 @@ def test_a_ticket_is_good_for_its_owner_alone(far_end: FarEnd) -> None:
     ticket = data_pb2.StreamTicket.FromString(raw_unary(channels[PROBER], AGENT_SERVICE, OPEN)(b"", timeout=10))
     thief = open_stream(at_port(far_end.address, ticket.port), identity=far_end.identities[OTHER], node_id=FAR_END)
     thief.send(ticket.ticket)
-    thief.wait_for_end()
+    assert ends(thief)
     thief.close()
     call = raw_unary(channels[OTHER], AGENT_SERVICE, CLOSE_SECTION)
     with pytest.raises(Exception, match="nobody measures"):
@@ -92,6 +93,6 @@ def test_sections_that_nobody_asks_for_end_the_stream(far_end: FarEnd, monkeypat
     stream.send(ticket.ticket)
     with contextlib.suppress(OSError):  # it may be gone before all are sent
         stream.send(SIZE.pack(0) * 100)
-    assert stream.wait_for_end()
+    assert ends(stream)
     stream.close()
     channel.close()

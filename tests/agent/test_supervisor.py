@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
@@ -144,6 +145,8 @@ def test_kill_ends_a_worker_that_does_not_listen_and_its_children(start: Start, 
     pending = worker.process.send(START)
     if mode == "deaf":
         wait_until(lambda: "rounds" in worker.kinds())
+    else:
+        wait_until(lambda: psutil.Process(worker.process.process_id).status() == psutil.STATUS_STOPPED)
     worker.process.wait_hello(10.0)
     worker.process.kill("it was too slow")
     assert not exists(worker.process.process_id)

@@ -72,10 +72,12 @@ def echo(bed: EmulatedLan) -> Iterator[subprocess.Popen[str]]:
     """A server on `slow` that answers with a byte for what it gets."""
     command = beds.on("slow", sys.executable, "-I", "-c", ECHO, bed.addresses["slow"])
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "listens\n"
-        yield process
-        process.kill()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "listens\n"
+            yield process
+        finally:
+            process.kill()
 
 
 def connect(bed: EmulatedLan) -> socket.socket:
@@ -153,8 +155,10 @@ def test_a_link_has_its_rate_both_ways(bed: EmulatedLan, echo: subprocess.Popen[
     assert 0 < sent_bytes["slow"] <= links.describe("slow")["sent_bytes"] < 1_000_000
     assert set(sent_bytes) == {device.name for device in bed.environment.devices} | {HUB}
     links.limit("slow", 40)
-    assert links.describe("slow")["mbps"] == pytest.approx(40.0)
-    links.limit("slow", 20)
+    try:
+        assert links.describe("slow")["mbps"] == pytest.approx(40.0)
+    finally:
+        links.limit("slow", 20)
 
 
 def test_a_cut_is_silent_and_a_freeze_too(bed: EmulatedLan, echo: subprocess.Popen[str]) -> None:
@@ -163,18 +167,22 @@ def test_a_cut_is_silent_and_a_freeze_too(bed: EmulatedLan, echo: subprocess.Pop
         assert connection.recv(1) == b"x"
         connection.settimeout(0.5)
         links.forward("slow", on=False)
-        connection.sendall(b"x")
-        with pytest.raises(TimeoutError):
-            connection.recv(1)
-        links.forward("slow", on=True)
+        try:
+            connection.sendall(b"x")
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+        finally:
+            links.forward("slow", on=True)
         connection.settimeout(10.0)
         assert connection.recv(1) == b"x"
         groups.freeze("slow", frozen=True)
-        connection.settimeout(0.5)
-        connection.sendall(b"x")
-        with pytest.raises(TimeoutError):
-            connection.recv(1)
-        groups.freeze("slow", frozen=False)
+        try:
+            connection.settimeout(0.5)
+            connection.sendall(b"x")
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+        finally:
+            groups.freeze("slow", frozen=False)
         connection.settimeout(10.0)
         assert connection.recv(1) == b"x"
 
@@ -189,12 +197,14 @@ def test_a_kill_is_told_and_a_loss_of_power_is_not(bed: EmulatedLan, echo: subpr
         beds.on("slow", sys.executable, "-I", "-c", ECHO, bed.addresses["slow"]), stdout=subprocess.PIPE, text=True
     )
     with process, connect_when_it_listens(bed, process) as connection:
-        beds.power_off("slow")
-        assert process.wait(10.0) != 0
-        connection.settimeout(0.5)
-        with pytest.raises(TimeoutError):
-            connection.recv(1)
-        links.forward("slow", on=True)
+        try:
+            beds.power_off("slow")
+            assert process.wait(10.0) != 0
+            connection.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+        finally:
+            links.forward("slow", on=True)
 
 
 def connect_when_it_listens(bed: EmulatedLan, process: subprocess.Popen[str]) -> socket.socket:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
+import time
 from pathlib import Path
 
 import pytest
@@ -125,11 +127,30 @@ def _add(folder: Path, number: int) -> None:
     ProfileCache(folder, warn=print).add(Profiles(processes={f"kind{number}": ProcessCosts(number)}))
 
 
+def _opened(process_id: int) -> list[Path]:
+    found: list[Path] = []
+    for descriptor in Path(f"/proc/{process_id}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(descriptor.readlink())
+    return found
+
+
 def test_two_coordinators_add_at_once(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_add, args=(tmp_path, number)) for number in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert ProfileCache(tmp_path, warn=print).load().processes == {"kind0": ProcessCosts(0), "kind1": ProcessCosts(1)}
+    """The other one has begun to write when this one comes."""
+    cache = ProfileCache(tmp_path, warn=print)
+    waiting = multiprocessing.get_context("spawn").Process(target=_add, args=(tmp_path, 0))
+    with cache._locked():
+        waiting.start()
+        try:
+            while tmp_path / f"{FILE_NAME}.lock" not in _opened(waiting.ident or 0):
+                time.sleep(0.01)
+                assert waiting.is_alive(), "it didn't wait"
+            waiting.join(0.1)
+            assert waiting.is_alive(), "it didn't wait"
+            other = Profiles(processes={"kind1": ProcessCosts(1)})
+            (tmp_path / FILE_NAME).write_text(json.dumps(other.to_json()))
+        except BaseException:
+            waiting.kill()
+            raise
+    waiting.join()
+    assert cache.load().processes == {"kind0": ProcessCosts(0), "kind1": ProcessCosts(1)}

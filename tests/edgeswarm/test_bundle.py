@@ -180,8 +180,13 @@ HOSTILE = {
 }
 
 
+@pytest.mark.parametrize("has_filter", [True, False], ids=["late python", "early python"])
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_archive_is_refused_and_leaves_nothing(tmp_path: Path, kind: str) -> None:
+def test_a_hostile_archive_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, has_filter: bool
+) -> None:
+    if not has_filter:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
     with pytest.raises(EdgeswarmError) as caught:
         unpack_bundle(HOSTILE[kind], tmp_path / "target", limits=BundleLimits(total_bytes=1000, files=10, depth=8))
     assert caught.value.code is ErrorCode.BUNDLE_REFUSED

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -28,31 +26,12 @@ from edgeswarm.discovery import (
     find_agents,
     interface_addresses,
 )
+from tests.multicast_here import why_no_multicast
 
 LOOPBACK = ("lo",)
 FINGERPRINT = secrets.token_hex(32)  # new each time: another run of these tests on this machine hears our packets
 FIRST, SECOND, ALIEN = (f"{name}-{secrets.token_hex(3)}" for name in ("first", "second", "alien"))
 PATIENCE_SECONDS = 15.0  # nobody waits that long where it works
-
-
-@functools.cache
-def why_no_multicast() -> str:
-    """Empty where a multicast packet that is sent on loopback comes back on loopback, as mDNS needs."""
-    group, token = "224.0.0.251", b"edgeswarm test"
-    try:
-        with (
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
-        ):
-            receiver.bind(("", 0))
-            membership = socket.inet_aton(group) + socket.inet_aton("127.0.0.1")
-            receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
-            receiver.settimeout(2)
-            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
-            sender.sendto(token, (group, receiver.getsockname()[1]))
-            return "" if receiver.recv(100) == token else "another program's packet came"
-    except OSError as error:
-        return f"multicast doesn't work on loopback here: {error}"
 
 
 @pytest.fixture
@@ -115,11 +94,17 @@ def test_two_agents_of_one_machine_are_both_found_and_another_clusters_is_not() 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("multicast")
 def test_a_cloned_node_id_is_found_at_both_places() -> None:
-    with announced(FIRST, 7001) as original, announced(FIRST, 7002) as clone:
+    alone: list[str] = []
+    beside: list[str] = []
+    with announced(FIRST, 7001, warnings=alone) as original:
         assert original.wait_until_announced(PATIENCE_SECONDS)
-        assert clone.wait_until_announced(PATIENCE_SECONDS)
-        duplicates = duplicated_node_ids(find(2))
+        with announced(FIRST, 7002, warnings=beside) as clone:
+            assert clone.wait_until_announced(PATIENCE_SECONDS)
+            duplicates = duplicated_node_ids(find(2))
     assert [agent.port for agent in duplicates[FIRST]] == [7001, 7002]
+    assert alone == [], "nobody was there when it came"
+    (warning,) = beside
+    assert warning.startswith(f"Another agent on this network announces the node id {FIRST} too.")
 
 
 @pytest.mark.thorough

@@ -33,10 +33,7 @@ def test_the_package_exports_job_and_version_without_torch() -> None:
         ("wire_dtype", "int8"),
         ("weights", 3),
         ("input_columns", "image"),
-        ("target_columns", []),
         ("evaluate_every", 0),
-        ("metrics", {"loss": nothing}),
-        ("metrics", {"accuracy": 0.9}),
         ("best_metric", "loss"),
         ("best_is", "highest"),
         ("early_stop_epochs", 3),
@@ -106,6 +103,22 @@ def test_the_best_is_the_lowest_loss_or_the_highest_of_another_metric() -> None:
 def test_a_wrong_value_for_the_evaluation_is_refused(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
         evaluated(**{field: value})
+
+
+@pytest.mark.parametrize("metrics", [{"loss": nothing}, {"accuracy": 0.9}, {"": nothing}, [nothing]])
+def test_metrics_are_functions_by_names_of_their_own(metrics: Any) -> None:
+    with pytest.raises(ValueError, match="metric") as caught:
+        make(evaluation_dataset=nothing, metrics=metrics)
+    assert "needs an evaluation_dataset" not in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["input_columns", "target_columns"])
+def test_columns_are_named(field: str) -> None:
+    columns: dict[str, Any] = {"input_columns": ["image"], "target_columns": ["label"]}
+    make(**columns)
+    with pytest.raises(ValueError, match=field) as caught:
+        make(**{**columns, field: []})
+    assert "go together" not in str(caught.value)
 
 
 def test_columns_become_a_tuple_or_stay_a_name() -> None:

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeswarm.wire.v1 import agent_pb2
+from edgeswarm_agent.profiler import reference_work
 from edgeswarm_agent.profiler.profile import at_pace
 from edgeswarm_agent.profiler.reference_work import STEADY, Pace, Paces, ReferenceWork, steady
 
 seconds = st.floats(1e-6, 1e3)
 
 
-def test_a_look_is_at_each_kind_of_work() -> None:
-    pace = ReferenceWork().look(0.0)
+def test_a_look_is_at_each_kind_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = ReferenceWork()
+    pace = work.look(0.0)
     assert pace.cpu_seconds > 0
     assert pace.wall_seconds > 0
+    took: dict[Callable[[], None], tuple[float, float]] = {work._multiply: (2.0, 1.0), work._walk: (9.0, 7.0)}
+    monkeypatch.setattr(reference_work, "_timed", took.__getitem__)
+    assert work.look(0.0) == Pace.of(products=[(2.0, 1.0)], walks=[(9.0, 7.0)])
+
+
+@pytest.mark.parametrize(("computed_seconds", "repeats"), [(0.0, 3), (0.063, 10), (1000.0, 30)])
+def test_after_long_work_a_look_is_longer(computed_seconds: float, repeats: int) -> None:
+    work = ReferenceWork()
+    before = work._numbers.clone()
+    work._product.zero_()
+    work.look(computed_seconds)
+    assert torch.equal(work._numbers, before + repeats)
+    assert torch.equal(work._product, torch.mm(work._matrix, work._matrix))
 
 
 def test_an_interrupted_repeat_does_not_count() -> None:

@@ -35,8 +35,12 @@ def test_a_halt_ends_what_came_before_it_though_it_had_not_begun(tmp_path: Path)
         # What the user's code reads, and what it starts, takes no command away.
         assert Path(f"/proc/{worker.process_id}/fd/0").readlink() == Path("/dev/null")
         # A later one is not halted: it fails for what it lacks.
-        with pytest.raises(EdgeswarmError, match=r"[Jj]ob|folder|file"):
-            worker.request(worker_pb2.WorkerCommand(prepare=worker_pb2.PrepareCommand(request=request)), 60)
+        request.training.job_file = "train.py"
+        command = worker_pb2.PrepareCommand(request=request, bundle_folder=str(tmp_path))
+        with pytest.raises(EdgeswarmError) as caught:
+            worker.request(worker_pb2.WorkerCommand(prepare=command), 60)
+        assert caught.value.code is ErrorCode.JOB_FILE
+        assert caught.value.message == f"There is no job file {tmp_path / 'train.py'}."
         # Nor are there layers that could be kept.
         request.keeps_layers = True
         with pytest.raises(EdgeswarmError, match="this worker has none of the job"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 from collections.abc import Iterator
@@ -116,14 +117,15 @@ class Desk:
 
 
 class OneWorker:
-    """A worker that holds the whole model, as its daemon has it."""
+    """A worker that holds the whole model, as its daemon has it. ending: ends what was started, also where the start fails."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ending: contextlib.ExitStack) -> None:
         cluster = Cluster.create(folder)
         identity, folders = cluster.agent("nano-1")
         self.name = identity.node_id
         self.other_agent = cluster.agent("nano-2", "0b0b0b")[0]
         self.desk = Desk(cluster)
+        ending.callback(self.desk.stop)
         self.bundle = folder / "bundle"
         self.bundle.mkdir()
         (self.bundle / "train.py").write_text(JOB_FILE)
@@ -138,6 +140,7 @@ class OneWorker:
             on_event=self.events.put,
             on_death=lambda error: None,
         )
+        ending.callback(self.worker.kill, "the test is over")
         self.port = self.worker.wait_hello(60).port
 
     def prepare(self, *, epoch: int, first_round: int) -> None:
@@ -190,16 +193,11 @@ class OneWorker:
                 for request in [data_pb2.FetchLayerRequest(job=self.job, layer=layer, round=round_number)]
             }
 
-    def close(self) -> None:
-        self.worker.kill("the test is over")
-        self.desk.stop()
-
 
 @pytest.fixture
 def one(tmp_path: Path) -> Iterator[OneWorker]:
-    made = OneWorker(tmp_path)
-    yield made
-    made.close()
+    with contextlib.ExitStack() as ending:
+        yield OneWorker(tmp_path, ending)
 
 
 def plain_evaluation(layers: dict[int, bytes]) -> dict[str, float]:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edgeswarm.model.draws import DrawKey
+from edgeswarm.model.dropout import dropout
 from edgeswarm.model.evaluation import export_evaluation
 from edgeswarm.model.export import ExportedModel, export_model
 from tests.zoo import ZOO
@@ -118,11 +120,18 @@ def taken(found: ExportedModel) -> list[tuple[Any, ...]]:
 
 
 def trained(
-    model: nn.Module, found: ExportedModel, args: tuple[Any, ...], kwargs: dict[str, Any], *, batch: int, stages: int
+    model: nn.Module,
+    found: ExportedModel,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    batch: int,
+    stages: int,
+    draw: DrawKey | None = None,
 ) -> dict[str, Tensor]:
     """The logits and the gradients by stages."""
     pipeline = Pipeline(found, all_tensors(model, found), bounds(found.layer_graph, stages))
-    logits = logits_of(pipeline.forward(args, kwargs, batch=batch))
+    logits = logits_of(pipeline.forward(args, kwargs, batch=batch, draw=draw))
     torch.autograd.backward(loss_of(logits))
     pipeline.backward()
     return {"logits": logits, **pipeline.gradients()}
@@ -138,9 +147,16 @@ def assert_trains_alike(model: nn.Module, found: ExportedModel, *, stages: int =
 
 
 def assert_as_pytorch(
-    model: nn.Module, found: ExportedModel, args: tuple[Any, ...], kwargs: dict[str, Any], *, batch: int, stages: int
+    model: nn.Module,
+    found: ExportedModel,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    batch: int,
+    stages: int,
+    draw: DrawKey | None = None,
 ) -> None:
-    mine = trained(model, found, args, kwargs, batch=batch, stages=stages)
+    mine = trained(model, found, args, kwargs, batch=batch, stages=stages, draw=draw)
     plain = copy.deepcopy(model)
     logits = logits_of(plain(*args, **kwargs))
     torch.autograd.backward(loss_of(logits))
@@ -318,11 +334,21 @@ def test_awkward_models_learn_the_same(kind: Callable[[], nn.Module], parts: int
 
 
 def test_dropout_draws_for_what_is_computed() -> None:
-    model = made(lambda tokens: functional.dropout(tokens, 0.5, True)[:, 0]).float()
-    found = export_model(model, (some_tokens().float(),))
+    model = made(lambda tokens: functional.dropout(tokens, 0.5, True)[:, 0])
+    found = exported(model)
     assert work(found) < 0.7
-    logits = trained(model, found, (some_tokens().float(),), {}, batch=BATCH, stages=1)["logits"]
-    assert logits.isfinite().all()
+    nodes = found.layer_graph.nodes
+    (layer,) = [node.layer for node in nodes if node.is_random and node.layer is not None]
+    key = DrawKey(seed=1, round=2, micro_batch=3, first_sample=0, end_sample=BATCH)
+
+    def drawn_for_the_first(tokens: Tensor) -> Tensor:
+        torch.manual_seed(key.seed_of_layer(layer))
+        return dropout(tokens[:, :1], 0.5, True)[:, 0]
+
+    plain = copy.deepcopy(model)
+    plain._head = drawn_for_the_first
+    for stages in (1, 3):
+        assert_as_pytorch(plain, found, (some_tokens(),), {}, batch=BATCH, stages=stages, draw=key)
 
 
 @pytest.mark.thorough

@@ -230,6 +230,7 @@ def test_the_list_names_operations_that_exist() -> None:
 
 
 def test_what_torch_calls_random_is_random_here() -> None:
+    met = set()
     for packet in sorted(operators.ATEN_PACKETS):
         found = getattr(torch.ops.aten, packet, None)
         for overload in found.overloads() if found is not None else ():
@@ -237,6 +238,8 @@ def test_what_torch_calls_random_is_random_here() -> None:
             if tagged and operators.is_allowed(f"aten.{packet}.{overload}"):
                 arguments = {"train": True, "training": True, "dropout_p": 0.5, "dropout": 0.5}
                 assert operators.is_random(f"aten.{packet}.{overload}", [], arguments), packet
+                met.add(packet)
+    assert {"bernoulli_", "dropout", "lstm", "normal_", "rand", "scaled_dot_product_attention"} <= met
 
 
 def test_an_overload_that_only_ends_like_one_that_writes_is_allowed() -> None:

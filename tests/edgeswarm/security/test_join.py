@@ -285,6 +285,52 @@ def test_silent_connections_hold_up_nobody(server: JoinServer, tmp_path: Path) -
         join(HOST, server.port, token=new_token(server), identity_folder=tmp_path / "a", node_id=NODE)
 
 
+def goodbye(connection: socket.socket) -> None:
+    """Says that it has nothing more to say, and waits until the server has let go of it."""
+    connection.shutdown(socket.SHUT_WR)
+    while connection.recv(4096):  # an alert of TLS
+        pass
+
+
+def test_a_connection_that_ends_makes_room_for_another(server: JoinServer, tmp_path: Path) -> None:
+    for _ in range(40):
+        with socket.create_connection((HOST, server.port), timeout=10) as passing:
+            goodbye(passing)
+    join(HOST, server.port, token=new_token(server), identity_folder=tmp_path / "a", node_id=NODE)
+
+
+def test_a_connection_for_which_there_is_no_thread_keeps_no_place(
+    server: JoinServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        for _ in range(20):
+            with socket.create_connection((HOST, server.port), timeout=10) as refused:
+                assert refused.recv(1) == b""
+    join(HOST, server.port, token=new_token(server), identity_folder=tmp_path / "a", node_id=NODE)
+
+
+def test_one_connection_too_many_is_turned_away(server: JoinServer, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection((HOST, server.port), timeout=5))
+
+        held = [connect() for _ in range(16)]
+        assert connect().recv(1) == b""
+        for connection in held:
+            connection.setblocking(False)
+            with pytest.raises(BlockingIOError):  # it is still open
+                connection.recv(1)
+            connection.settimeout(5)
+        for connection in held:
+            goodbye(connection)
+    join(HOST, server.port, token=new_token(server), identity_folder=tmp_path / "a", node_id=NODE)
+
+
 def test_plain_http_gets_no_answer(server: JoinServer) -> None:
     connection = http.client.HTTPConnection(HOST, server.port, timeout=10)
     with contextlib.closing(connection):

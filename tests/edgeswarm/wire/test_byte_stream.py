@@ -31,6 +31,7 @@ from edgeswarm.wire.byte_stream import (
     open_stream,
     whole_records_end,
 )
+from tests.stream_end import ends
 
 from ..ipv6_here import has_ipv6
 
@@ -137,6 +138,7 @@ def test_a_node_that_is_another_one_or_of_another_cluster_is_refused(pair: Pair,
     with pytest.raises(EdgeswarmError, match="of this cluster") as caught:
         open_stream(pair.address, identity=stranger, node_id=RECEIVER)
     assert caught.value.code is ErrorCode.TRUST
+    assert pair._taken.empty()
 
 
 def test_a_stranger_who_trusts_us_is_refused_by_the_listener(pair: Pair, tmp_path: Path) -> None:
@@ -144,8 +146,9 @@ def test_a_stranger_who_trusts_us_is_refused_by_the_listener(pair: Pair, tmp_pat
     mixed = Identity(SENDER, stranger.key_pem, stranger.certificate_pem, pair.sender.authority_pem)
     # In TLS 1.3 the client is done before the server has looked at its certificate.
     outbound = open_stream(pair.address, identity=mixed, node_id=RECEIVER)
-    outbound.wait_for_end()
+    assert ends(outbound)
     outbound.close()
+    assert pair._taken.empty()
 
 
 def test_a_port_that_is_taken_gives_way_to_a_free_one(pair: Pair) -> None:

@@ -80,6 +80,10 @@ def crash(_requests: Iterator[bytes], _context: grpc.ServicerContext) -> bytes:
     raise KeyError("a defect")
 
 
+def give_up(_requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+    context.abort(grpc.StatusCode.CANCELLED, "the server is going")
+
+
 def operators_only(_requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
     return require_role(context, Role.OPERATOR).encode()
 
@@ -99,6 +103,7 @@ def address(cluster: Cluster) -> Iterator[str]:
             "Who": raw_stream_unary_handler(who),
             "Busy": raw_stream_unary_handler(busy),
             "Crash": raw_stream_unary_handler(crash),
+            "GiveUp": raw_stream_unary_handler(give_up),
             "Never": raw_stream_unary_handler(never),
             "OperatorsOnly": raw_stream_unary_handler(operators_only),
             "Repeat": raw_unary_stream_handler(repeat),
@@ -267,6 +272,13 @@ def test_a_call_that_is_ended_by_its_caller(channel: grpc.Channel) -> None:
     call.cancel()
     with pytest.raises(grpc.FutureCancelledError):
         call.result()
+
+
+def test_a_call_that_the_other_side_ends_may_be_made_again(channel: grpc.Channel) -> None:
+    error = failure(channel, "GiveUp")
+    assert error.code is ErrorCode.LINK_BROKEN
+    assert error.message == f"The call to {NODE} was ended before its answer (tried to ask)."
+    assert error.detail == "the server is going"
 
 
 def test_a_device_that_takes_its_time_for_the_handshake_is_waited_for(cluster: Cluster, address: str) -> None:

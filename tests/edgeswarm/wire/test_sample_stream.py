@@ -16,6 +16,7 @@ from edgeswarm.wire.byte_stream import ByteStream, StreamListener, TooLateError,
 from edgeswarm.wire.frames import SIZE
 from edgeswarm.wire.sample_stream import SamplePart, answer_requests, ask_for_samples
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
+from tests.stream_end import ends
 
 
 class Holder:
@@ -116,7 +117,7 @@ def test_more_than_the_bound_is_not_taken(stream: ByteStream) -> None:
 @pytest.mark.parametrize("sent", [SIZE.pack(2**32 - 1), SIZE.pack(3) + b"\xff\xff\xff"])
 def test_what_is_no_request_ends_the_stream(holder: Holder, stream: ByteStream, sent: bytes) -> None:
     stream.send(sent)
-    assert stream.wait_for_end()
+    assert ends(stream)
     assert len(holder.refused) == 1
 
 

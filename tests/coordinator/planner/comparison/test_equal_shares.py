@@ -29,6 +29,7 @@ from ..instances import instances, make_instance
 def test_shares_are_as_equal_as_memory_allows(samples: int, most: list[int], least: int) -> None:
     shares = share_evenly(samples, most, least=least)
     if shares is None:
+        assert least > 1 or sum(most) < samples
         return
     assert sum(shares) == samples
     assert all(share <= limit and (share == 0 or share >= least) for share, limit in zip(shares, most, strict=True))
@@ -36,6 +37,16 @@ def test_shares_are_as_equal_as_memory_allows(samples: int, most: list[int], lea
     if least == 1:
         # Whoever has less than the largest less one can't hold more.
         assert all(share >= largest - 1 or share == limit for share, limit in zip(shares, most, strict=True))
+
+
+@given(samples=st.integers(1, 20), most=st.lists(st.integers(0, 12), min_size=1, max_size=4), least=st.integers(1, 3))
+def test_there_are_shares_wherever_memory_has_room_for_some(samples: int, most: list[int], least: int) -> None:
+    """Of devices in descending order of memory, as planners have them: the last ones are those that get none."""
+    most.sort(reverse=True)
+    sums = {0}
+    for limit in most:
+        sums = {before + share for before in sums for share in (0, *range(least, limit + 1))}
+    assert (share_evenly(samples, most, least=least) is not None) == (samples in sums)
 
 
 def test_shares_by_hand() -> None:

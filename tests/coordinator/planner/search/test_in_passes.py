@@ -118,7 +118,7 @@ def test_shares_that_move_take_their_passes_along() -> None:
 
 
 @pytest.mark.thorough
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(instance=st.one_of(instances(), whole_instances()))
 def test_whatever_is_planned_fits(instance: PlanningInstance) -> None:
     plan = plan_in_passes(instance)
@@ -135,7 +135,7 @@ def test_whatever_is_planned_fits(instance: PlanningInstance) -> None:
 
 
 @pytest.mark.thorough
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(instance=instances(), seed=st.integers(0, 99))
 def test_the_order_of_the_devices_changes_nothing(instance: PlanningInstance, seed: int) -> None:
     names = list(instance.device_names)

@@ -20,11 +20,13 @@ FAST = 1e12
 PLENTY_IN_FLIGHT = (50,)
 
 
-def sketches(instance: PlanningInstance, micro_batch: int) -> list[SketchedPipeline]:
+def sketches(
+    instance: PlanningInstance, micro_batch: int, *, in_flight: tuple[int, ...] = PLENTY_IN_FLIGHT
+) -> list[SketchedPipeline]:
     problem = SearchProblem(instance)
     tables = GroupCostTables(problem, make_units(problem), list(range(problem.layer_count + 1)))
     micro_batches = -(-problem.mini_batch // micro_batch)
-    costs = tables.costs(micro_batch, PLENTY_IN_FLIGHT)
+    costs = tables.costs(micro_batch, in_flight)
     return SetProgram(tables).run(costs, micro_batches=micro_batches)
 
 
@@ -67,8 +69,18 @@ def test_a_fast_network_uses_them_all() -> None:
     assert best.seconds == pytest.approx(16 * 4 * 3.0 / 4, rel=0.3)
 
 
-def test_memory_is_kept() -> None:
-    # A device holds two of four layers: 100 bytes of parameters thrice each, and some samples.
-    instance = make_instance((1.0,) * 4, (1.0, 1.0), memory_bytes=[1000, 999], bandwidth=FAST)
-    for sketch in sketches(instance, 1):
-        assert max(b - a for a, b in itertools.pairwise(sketch.outline.cuts)) <= 3
+@pytest.mark.parametrize(
+    ("memory_bytes", "layers_of_a"),
+    [([1200, 800], {3}), ([1199, 800], {2}), ([1200, 400], {3}), ([1199, 400], set()), ([1200, 399], set())],
+)
+def test_memory_is_kept(memory_bytes: list[int], layers_of_a: set[int]) -> None:
+    """A layer takes 400 bytes: 100 of parameters thrice, 50 of each of two samples in flight."""
+    instance = make_instance((1.0,) * 4, (1.0, 3.0), memory_bytes, bandwidth=FAST)
+    held = set()
+    for sketch in sketches(instance, 1, in_flight=(2,)):
+        layers = [end - first for first, end in itertools.pairwise(sketch.outline.cuts)]
+        for (device,), count in zip(sketch.outline.groups, layers, strict=True):
+            assert 400 * count <= memory_bytes[device]
+            if device == 0:
+                held.add(count)
+    assert held == layers_of_a
