@@ -25,6 +25,7 @@ from edgeswarm.wire.tensor_misfits import collate_named, describe_batch
 from edgeswarm.wire.tensor_samples import encode_items, part_of
 
 from .job_errors import invalid, with_article
+from .loss_graph import nodes_of, other_weights, warnings_of_weights
 from .loss_memory import loss_bytes, target_bytes
 from .model_checks import PlainState, check_memory
 from .optimizer_checks import check_optimizer
@@ -74,11 +75,16 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
         rows = min(SAMPLE_ROWS, batch_size)
         inputs, targets = sample_batch(job, dataset, range(rows), folder=folder)
         state = PlainState(model)
-        loss_counts, loss_memory = _check_forward(job, model, inputs, targets, folder=folder, batch_size=batch_size)
+        forward = _check_forward(job, model, inputs, targets, folder=folder, batch_size=batch_size)
+        loss_counts, loss_memory, of_loss = forward
         check_memory(model)
         check_optimizer(job, model, folder=folder)
         _check_learning_rate_schedule(job, folder=folder)
-        warnings = (*_changing_items(dataset, folder=folder), *_changing_state(state, model, inputs, folder=folder))
+        warnings = (
+            *of_loss,
+            *_changing_items(dataset, folder=folder),
+            *_changing_state(state, model, inputs, folder=folder),
+        )
         if rows >= LEAST_ROWS:
             # From the whole set: where it is sorted, the first are alike.
             spread = [row * (length - 1) // (rows - 1) for row in range(rows)]
@@ -181,8 +187,8 @@ def _pair_or_what(value: object) -> str:
 
 def _check_forward(
     job: Job, model: torch.nn.Module, inputs: Any, targets: Any, *, folder: Path, batch_size: int
-) -> tuple[bool, int]:
-    """Model and loss on a small batch; whether the loss is (sum, count), and its memory of a sample."""
+) -> tuple[bool, int, tuple[str, ...]]:
+    """Model and loss on a small batch; whether the loss is (sum, count), its memory of a sample, and warnings."""
     args, kwargs = model_arguments(inputs)
     model.train()
     try:
@@ -203,6 +209,7 @@ def _check_forward(
         f"running the loss on output {describe_batch(output)} and targets {describe_batch(targets)}",
         remedy="Let the loss fit the model's output, and the targets, as dataset and transform return them, the loss.",
     ):
+        nodes = nodes_of(output)
         try:
             result = job.loss(output, targets)
         except Exception as error:
@@ -234,7 +241,8 @@ def _check_forward(
             "The loss doesn't depend on any parameter that is trained.",
             "Compute it from the model's output with torch operations, and leave requires_grad on for what is trained.",
         )
-    return counts, loss_bytes(job.loss, output, targets)
+    warnings = warnings_of_weights(other_weights(value, nodes), dict(model.named_parameters()))
+    return counts, loss_bytes(job.loss, output, targets), warnings
 
 
 def _runs_on(model: torch.nn.Module, inputs: Any, rows: int) -> bool:

@@ -8,8 +8,9 @@
     looks         l     l           l                        6, 12, 24, 48, 96, 192, 288, ... rounds after the beginning
 
 Without a number of rounds from one checkpoint to the next the training's own pace decides: a checkpoint may cost at most 2 %
-of the time since the last one. Where epochs are short a segment then has several of them, for a pause has its price too; and
-where they are long it ends within one, for what a failure costs is what was trained since the last checkpoint.
+of the time since the last one, the first one, whose cost is a guess, 10 % of that since the beginning. Where epochs are short a
+segment then has several of them, for a pause has its price too; and where they are long it ends within one, for what a failure
+costs is what was trained since the last checkpoint.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CHECKPOINT_TIME_FRACTION = 0.02
+# Of the first one, sooner: it is what tells the cost, and until then a failure loses all.
+FIRST_TIME_FRACTION = 0.1
 # Of gathering, before it was measured: a wireless network has as much, a small disk takes as long to have a file safe.
 FIRST_GUESS_BYTES_PER_SECOND = 5e6
 FIRST_GUESS_SECONDS_A_LAYER = 0.01
@@ -40,22 +43,24 @@ class Pace:
     """What is known of the training's speed.
 
     round_seconds: of a round, lately; None before any was run. checkpoint_seconds: what the next checkpoint will cost.
-    since_checkpoint_seconds: since the last one, or since the beginning.
+    since_checkpoint_seconds: since the last one, or since the beginning. time_fraction: how much of that time it may take.
     """
 
     checkpoint_seconds: float
     round_seconds: float | None = None
     since_checkpoint_seconds: float = 0.0
+    time_fraction: float = CHECKPOINT_TIME_FRACTION
 
     @classmethod
     def at_the_beginning(cls, *, checkpoint_bytes: int, layers: int) -> Pace:
         """Before anything was measured."""
-        return cls(checkpoint_bytes / FIRST_GUESS_BYTES_PER_SECOND + layers * FIRST_GUESS_SECONDS_A_LAYER)
+        guess = checkpoint_bytes / FIRST_GUESS_BYTES_PER_SECOND + layers * FIRST_GUESS_SECONDS_A_LAYER
+        return cls(guess, time_fraction=FIRST_TIME_FRACTION)
 
     @property
     def checkpoint_is_due(self) -> bool:
         """Whether one that is written now keeps to its part of the time."""
-        return self.since_checkpoint_seconds * CHECKPOINT_TIME_FRACTION >= self.checkpoint_seconds
+        return self.since_checkpoint_seconds * self.time_fraction >= self.checkpoint_seconds
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ class Segments:
         """The end of the first epoch at which a checkpoint will be due; where that is far, of the rounds after which it is."""
         wanted = 1
         if pace.round_seconds:
-            missing_seconds = pace.checkpoint_seconds / CHECKPOINT_TIME_FRACTION - pace.since_checkpoint_seconds
+            missing_seconds = pace.checkpoint_seconds / pace.time_fraction - pace.since_checkpoint_seconds
             wanted = max(1, round(min(missing_seconds / pace.round_seconds, self.rounds)))
         end_of_epoch = -(-(first_round + wanted) // self.rounds_per_epoch) * self.rounds_per_epoch
         wanted = max(wanted, FIRST_LOOK_ROUNDS)

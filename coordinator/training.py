@@ -160,6 +160,6 @@ class Training:
         seconds = self._checkpoint_at - began
         self._checkpoint_seconds = [*self._checkpoint_seconds, seconds][-3:]
         usual = statistics.median_low(self._checkpoint_seconds)
-        self._pace = replace(self._pace, checkpoint_seconds=usual, since_checkpoint_seconds=0.0)
+        self._pace = Pace(usual, round_seconds=self._pace.round_seconds)
         folder = self.unfinished.round_folder(self.next_round)
         self.progress.tell(CheckpointWritten(self.next_round, folder, written_bytes, seconds))

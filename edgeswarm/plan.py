@@ -374,7 +374,11 @@ class Plan:
         if may_be_edited:
             placed = {device for stage in stages for device in stage.shares}
             idle = tuple(device for device in idle if device.name not in placed)
-            backup = {index: device for index, device in backup.items() if index < len(stages) and device in placed}
+            backup = {
+                index: device
+                for index, device in backup.items()
+                if index < len(stages) and device in placed - set(stages[index].shares)
+            }
         try:
             plan = cls(
                 planner=fields.text("planner", default="by hand"),

@@ -53,6 +53,7 @@ MAY_LOAD_TORCH = (
     "edgeswarm_coordinator.job_checks",
     "edgeswarm_coordinator.known_costs",
     "edgeswarm_coordinator.layer_files",
+    "edgeswarm_coordinator.loss_graph",
     "edgeswarm_coordinator.loss_memory",
     "edgeswarm_coordinator.model_checks",
     "edgeswarm_coordinator.optimizer_checks",

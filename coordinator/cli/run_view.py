@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..planner.units import readable_seconds
 from ..run_store import Run
-from ..runs import LastEvaluation, RunState
+from ..runs import LastEvaluation, RunRecord, RunState
 from .live_line import clock_time, readable_rate
 from .narrow import table_or_lines
 
@@ -52,8 +52,8 @@ def details(run: Run, *, now: float) -> list[tuple[str, str]]:
     rows = [("job", record.job_id), ("state", _state(run))]
     if progress := _progress(run):
         rows.append(("progress", progress))
-    if record.loss is not None:
-        rows.append(("loss", f"{record.loss:.4f}"))
+    if loss := _loss(record):
+        rows.append(("loss", loss))
     if record.samples_per_second is not None:
         rows.append(("speed", f"{readable_rate(record.samples_per_second)} samples/s"))
     if left := _left(run):
@@ -82,6 +82,13 @@ def details(run: Run, *, now: float) -> list[tuple[str, str]]:
     return rows
 
 
+def _loss(record: RunRecord) -> str:
+    """Empty before there is one; `nan` where it was no number, of which a record knows nothing but that a round was done."""
+    if record.loss is None:
+        return "" if record.samples_per_second is None else "nan"
+    return f"{record.loss:.4f}"
+
+
 def _cells(run: Run, *, now: float) -> tuple[str, ...]:
     record = run.record
     speed = record.samples_per_second
@@ -89,7 +96,7 @@ def _cells(run: Run, *, now: float) -> tuple[str, ...]:
         record.job_id,
         run.state.value,
         _progress(run),
-        "" if record.loss is None else f"{record.loss:.4f}",
+        _loss(record),
         "" if speed is None else readable_rate(speed),
         _left(run),
         _ago(now - record.started),

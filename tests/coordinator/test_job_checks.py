@@ -166,6 +166,15 @@ def test_items_that_differ_each_time_are_a_warning() -> None:
     assert check().warnings == ()
 
 
+def test_a_loss_that_reads_the_models_parameters_is_refused_and_weights_of_its_own_are_told() -> None:
+    built = model()
+    with pytest.raises(EdgeswarmError, match="The loss computes with parameters of the model itself"):
+        check(built, loss=lambda output, targets: mean(output, targets) + built[0].weight.square().sum())  # type: ignore[index]
+    scale = torch.nn.Parameter(torch.ones(3))
+    (warning,) = check(built, loss=lambda output, targets: mean(output * scale, targets)).warnings
+    assert "The loss has weights of its own" in warning
+
+
 class Flipped(Images):
     """Augmented as it is read, in one case of many."""
 

@@ -68,6 +68,17 @@ def test_the_first_guess_grows_with_bytes_and_layers() -> None:
     assert Pace.at_the_beginning(checkpoint_bytes=50_000_000, layers=20).checkpoint_seconds == pytest.approx(10.2)
 
 
+def test_the_first_checkpoint_comes_sooner_than_its_guessed_cost_allows_the_others() -> None:
+    segments = Segments(rounds=10_000, rounds_per_epoch=10_000)
+    first = Pace.at_the_beginning(checkpoint_bytes=5_000_000, layers=0)
+    assert first.checkpoint_seconds == pytest.approx(1.0)
+    paced = dataclasses.replace(first, round_seconds=0.1)
+    assert segments.after(0, paced).end_round == 100
+    assert segments.checkpoint_is_due(100, dataclasses.replace(paced, since_checkpoint_seconds=10.0))
+    assert not segments.checkpoint_is_due(100, dataclasses.replace(paced, since_checkpoint_seconds=9.9))
+    assert segments.after(0, Pace(1.0, round_seconds=0.1)).end_round == 500
+
+
 @given(
     epochs=st.integers(1, 6),
     rules=st.builds(

@@ -17,7 +17,7 @@ from edgeswarm_coordinator.evaluations import Evaluations
 from edgeswarm_coordinator.events import BestKept, CheckpointWritten, EvaluationDone, Event, RoundDone
 from edgeswarm_coordinator.progress import Progress
 from edgeswarm_coordinator.round_history import RoundHistory
-from edgeswarm_coordinator.segments import Segment, Segments
+from edgeswarm_coordinator.segments import CHECKPOINT_TIME_FRACTION, Segment, Segments
 from edgeswarm_coordinator.training import Training, Workers, is_over, no_move
 from edgeswarm_coordinator.unfinished import UnfinishedTraining
 
@@ -169,6 +169,7 @@ def test_one_slow_checkpoint_puts_off_no_other_for_hours(desk: Desk, monkeypatch
     while made._segment_and_more():
         paces.append(made._pace.checkpoint_seconds)
     assert paces == [2.0, 2.0, 3.0]
+    assert made._pace.time_fraction == CHECKPOINT_TIME_FRACTION, "only the first one comes sooner"
 
 
 def test_when_a_training_is_over() -> None:

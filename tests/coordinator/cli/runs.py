@@ -28,8 +28,11 @@ def leave_run(
     age_seconds: float = 60.0,
     said: str = "",
     host: str = "",
+    loss: float | None = 0.5,
 ) -> Path:
-    """A training in its rounds; its own folder. process: this one by default. over: it ended, by `error` or well."""
+    """A training in its rounds; its own folder. process: this one by default. loss: None for no number. over: it ended, by
+    `error` or well.
+    """
     started = time.time() - age_seconds
     record = RunRecord(
         job_id=job_id,
@@ -45,7 +48,7 @@ def leave_run(
         round=12,
         rounds=184,
         epoch=2,
-        loss=0.5,
+        loss=loss,
         samples_per_second=845.4,
         seconds_left=101.0,
         evaluation=LastEvaluation(1, {"loss": 0.6, "accuracy": 0.91}, best=True),

@@ -56,6 +56,13 @@ def test_those_that_run_and_those_of_the_last_day_are_listed(invoke: Invoke, hom
     assert {run["job_id"]: run["state"] for run in everything}["old-5"] == "done"
 
 
+def test_a_loss_that_is_no_number_is_told(invoke: Invoke, home: Path) -> None:
+    leave_run(home, "digits-1", loss=None)
+    (row,) = (line for line in invoke("status").stdout.splitlines() if "digits-1" in line)
+    assert "│ nan │" in " ".join(row.split())
+    assert "nan" in invoke("status", "digits-1").stdout
+
+
 def test_one_training_in_detail(invoke: Invoke, home: Path) -> None:
     folder = leave_run(home, "digits-1")
     lines = invoke("status", "digits").stdout.splitlines()
