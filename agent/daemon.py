@@ -129,7 +129,8 @@ class Daemon:
 
     def _stop_server(self) -> None:
         self._link_sink.stop()
-        ended: threading.Event = self._server.stop(grace=0.2)
+        # Of what still goes on a Watch ends by itself, behind what it has to say.
+        ended: threading.Event = self._server.stop(grace=0.5)
         ended.wait(STOP_SECONDS)
 
     def _worker_settings(self, folders: Folders) -> WorkerSettings:

@@ -335,15 +335,19 @@ class Device:
         self.update(lambda reservation: reservation.watch_broken(call.job_id, watch, now=time.monotonic()))
 
     def events(self, call: JobCall, watch: int) -> Iterator[agent_pb2.AgentEvent]:
-        """Heartbeats, the first one at once, and the job's events as they come; ends with the job or the Watch."""
+        """Heartbeats, the first one at once, and the job's events as they come; ends with the job or the Watch, or says that the
+        agent was stopped.
+        """
         next_beat = time.monotonic()
         beats = 0
-        while True:
+        is_open = True
+        while is_open:
             event = None
             while event is None:
                 with self._changed:
-                    if not self._is_open(call, watch):
-                        return
+                    is_open = self._is_open(call, watch)
+                    if not is_open:
+                        break
                     wait = next_beat - time.monotonic()
                     if wait <= 0 or self._beat_now:
                         self._beat_now = False
@@ -352,11 +356,20 @@ class Device:
                         event = self._events.popleft()
                     else:
                         self._changed.wait(wait)
+            if not is_open:
+                break
             if event is None:
                 next_beat = time.monotonic() + HEARTBEAT_SECONDS
                 event = _event(heartbeat=self._heartbeat(beats))
                 beats += 1
             yield event
+        if self._closed:
+            error = EdgeswarmError(
+                ErrorCode.DEVICE_LOST,
+                f"The agent on {self._settings.device} was stopped.",
+                "Start it again there (`edgeswarm-agent run`), and try again.",
+            )
+            yield _event(failure=agent_pb2.Failure(error_json=error_json(error)))
 
     def _is_open(self, call: JobCall, watch: int) -> bool:
         holding = self._reservation.holding

@@ -297,6 +297,8 @@ def test_stopping_ends_the_worker_and_the_watch_and_frees_the_port(start_agent: 
     watch.next("rounds")  # from here on SIGTERM doesn't end it
     process_id = watch.next("heartbeat", lambda beat: beat.worker.tensor_port == PORT).worker.process_id
     agent.daemon.stop()
+    told = watch.next("failure", lambda failure: not failure.worker_died)
+    assert f"The agent on {agent.node_id} was stopped." in told.error_json
     watch.wait_for_end()
     assert not exists(process_id)
     wait_until(lambda: not group_members(process_id))

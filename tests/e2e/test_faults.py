@@ -83,6 +83,14 @@ def test_an_agent_that_vanishes_is_named_and_its_worker_ends_too(desk: Desk) -> 
         desk.cluster.restart("b")
 
 
+def test_an_agent_that_is_stopped_says_so(desk: Desk) -> None:
+    command = desk.in_mid_round(WITH_REPLICAS)
+    desk.cluster.restart("b")  # in order, which ends it first
+    message = failed(desk, command)
+    assert message.startswith(f"error: The agent on {desk.cluster.node_id('b')} was stopped.")
+    wait_until_idle(desk.cluster, *NAMES)
+
+
 def test_a_device_that_freezes_is_named_and_frees_itself_when_it_thaws(desk: Desk) -> None:
     command = desk.in_mid_round()
     with frozen(desk.cluster.pid("b"), worker_of(desk.cluster, "b").pid):
