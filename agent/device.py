@@ -340,8 +340,7 @@ class Device:
         """
         next_beat = time.monotonic()
         beats = 0
-        is_open = True
-        while is_open:
+        while True:
             event = None
             while event is None:
                 with self._changed:

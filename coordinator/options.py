@@ -44,7 +44,7 @@ class TrainOptions:
     plan_path: an `edgeswarm-plan/1` file to follow; then nothing is measured and `planner` isn't asked.
     micro_batch: fixed, or None to let the planner choose. epochs, batch_size, seed, wire_dtype: over the job's own.
     fresh_profiles: measure again what is cached. listen_address, data_port: where the data service listens, there and on the
-    port behind it; port 0 for any free ones. lost_seconds: within which a device that has fallen silent is told to be lost.
+    port behind it; port 0 for any free ones. lost_seconds: within which it is known that a silent device is lost.
     resume: go on with the unfinished training in `unfinished_folder`. new_plan: with a plan of its own even so.
     checkpoint_every: rounds from one checkpoint to the next; None lets the training's own pace decide. tensorboard: folder for
     its event files.

@@ -63,7 +63,7 @@ class Supervision:
 
     own_check: looked at now and then; returns an error of this machine's own helpers (the data service), or None.
 
-    lost_seconds: within which a device that is silent is told to be lost.
+    lost_seconds: within which it is known that a silent device is lost.
     """
 
     def __init__(

@@ -308,7 +308,7 @@ class OperatorSettings:
     peers: agents' addresses given by hand, "host:port". interfaces: names or addresses to look for agents on (empty: by
     discovery's rules). discovery_seconds: how long to look. join_port, listen_address: of the join server. data_port: on
     which layers are served during a training, on listen_address too, and samples on the port behind it; 0 for any free ones.
-    lost_seconds: within which a device that has fallen silent is told to be lost.
+    lost_seconds: within which it is known that a silent device is lost.
     """
 
     peers: tuple[str, ...] = _setting((), _peers, flag="peer")
