@@ -18,7 +18,7 @@ import click
 import edgeswarm
 from edgeswarm.cli_completion import completion_command
 from edgeswarm.cli_errors import ErrorReportingGroup, debug_option, json_option
-from edgeswarm.config import HOME_VARIABLE, AgentSettings, Folders, host_and_port, load_agent_settings
+from edgeswarm.config import HOME_VARIABLE, AgentSettings, Folders, host_and_port, load_agent_settings, whole_path
 from edgeswarm.errors import EdgeswarmError, ErrorCode, ExitCode
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _home_option(command: Command) -> Command:
 def _set_home(_context: click.Context, _parameter: click.Parameter, home: Path | None) -> None:
     if home is not None:
         # The worker, and the place for logs, follow it too.
-        os.environ[HOME_VARIABLE] = str(home.expanduser().absolute())
+        os.environ[HOME_VARIABLE] = str(whole_path(home))
 
 
 def _settings_options(command: Command) -> Command:

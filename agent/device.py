@@ -33,6 +33,8 @@ HEARTBEAT_SECONDS = 0.5
 HELLO_SECONDS = 120.0
 # Enough for minutes of rounds while no Watch is open; the lease ends the job long before.
 _KEPT_EVENTS = 4096
+# After which is looked again: more than some years no wait of Python's takes.
+_LONGEST_WAIT_SECONDS = 3600.0
 # For a killed worker to be gone; less than callers wait.
 _GONE_SECONDS = 6.0
 
@@ -286,7 +288,7 @@ class Device:
                 else:
                     left = None if self._ready_until is None else self._ready_until - now
                 if left is None or left > 0:
-                    self._changed.wait(left)
+                    self._changed.wait(None if left is None else min(left, _LONGEST_WAIT_SECONDS))
                     continue
             with self._change:
                 # A Watch may have come while this thread waited for its turn.
@@ -310,7 +312,7 @@ class Device:
             if watch is not None and worker is not None and worker.alive:
                 progress, last = worker.progress(), worker.reported
                 if watch.hangs(progress, since_last_seconds=now - looked, is_silent=last == reported):
-                    doing = f"{progress.action}, round {progress.round}"
+                    doing = f"{progress.action}, round {progress.round + 1}"
                     limit = watch.limit_seconds(progress)
                     worker.kill_hung(
                         f"for more than {SILENT_SECONDS:.0f} s nothing was heard of it; it was at this: {doing}"

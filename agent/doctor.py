@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from edgeswarm.config import AgentSettings, Folders, join_host_and_port
 from edgeswarm.discovery import Advertiser, choose_addresses, find_agents, interface_addresses
 from edgeswarm.errors import EdgeswarmError
+from edgeswarm.own_module import own_lines
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.channel import check_address_is_free
@@ -149,9 +149,7 @@ def _torch(settings: AgentSettings) -> Finding:
     )
     remedy = "Install PyTorch for this board: https://pytorch.org, on a Jetson NVIDIA's own build."
     try:
-        child = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=_TORCH_SECONDS, check=False
-        )
+        child = subprocess.run(own_lines(program), capture_output=True, text=True, timeout=_TORCH_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return Finding("torch", "problem", f"Importing torch took longer than {_TORCH_SECONDS:.0f} s.", remedy)
     if child.returncode == 0:

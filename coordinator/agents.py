@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import grpc
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.printable import printable
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import secure_channel
@@ -163,18 +164,18 @@ def device_of(description: agent_pb2.DeviceDescription, *, node_id: str, address
     return Device(
         node_id=node_id,
         address=address,
-        version=description.version,
-        board=description.board,
-        platform=description.platform,
-        hardware=dict(description.hardware),
-        hardware_key=description.hardware_key,
+        version=printable(description.version),
+        board=printable(description.board),
+        platform=printable(description.platform),
+        hardware={printable(name): printable(value) for name, value in description.hardware.items()},
+        hardware_key=printable(description.hardware_key),
         cpu_cores=description.cpu_cores,
         memory_total_bytes=description.memory_total_bytes,
         memory_budget_bytes=description.memory_budget_bytes,
-        torch_version=description.torch_version,
-        accelerator=description.accelerator or "cpu",
+        torch_version=printable(description.torch_version),
+        accelerator=printable(description.accelerator) or "cpu",
         slow_down=description.slow_down or 1.0,
-        busy_with_job=description.busy_with_job,
-        busy_since=description.busy_since,
+        busy_with_job=printable(description.busy_with_job),
+        busy_since=printable(description.busy_since),
         clock_offset_seconds=description.clock_seconds - asked_at if description.clock_seconds else 0.0,
     )

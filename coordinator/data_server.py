@@ -23,6 +23,7 @@ from typing import TextIO, cast
 
 from edgeswarm.config import host_and_port, join_host_and_port
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.listening import only_address
 from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.byte_stream import StreamListener
@@ -81,7 +82,8 @@ def serve(settings: DataServiceSettings, *, answer: TextIO, life: TextIO) -> int
         print(json.dumps({"error": error.to_json()}), file=answer, flush=True)
         return int(error.exit_code)
     serving.set()
-    ready = DataServiceReady(layers_port, 0 if listener is None else listener.port)
+    host, _ = host_and_port(settings.listen_address)
+    ready = DataServiceReady(layers_port, 0 if listener is None else listener.port, only_address(host))
     print(json.dumps(asdict(ready)), file=answer, flush=True)
     over.wait()
     if listener is not None:

@@ -45,11 +45,12 @@ class DataServiceSettings:
 @dataclass(frozen=True)
 class DataServiceReady:
     """The ports where it listens: for those who fetch layers, as it was told, and behind that one for streams of samples, or 0
-    where none are served.
+    where none are served. host: the only address of this machine where it does; None for all of them.
     """
 
     layers_port: int
     samples_port: int
+    host: str | None = None
 
 
 class DataServiceProcess:

@@ -42,11 +42,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Holder:
-    """The data service, on the coordinator's machine: who has layers and, where they are served, samples, and at which ports."""
+    """The data service, on the coordinator's machine: who has layers and, where they are served, samples, and at which ports.
+
+    host: the only address of that machine where it listens; None for all of them.
+    """
 
     node_id: str
     layers_port: int
     samples_port: int
+    host: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,11 +82,11 @@ class Deployment:
             graph_json = _stage_json(self.layer_graph, stage)
             evaluation_json = _stage_json(self.evaluation_graph, stage) if self.evaluation_graph is not None else b""
             for device in stage.devices:
-                own_host = self.places[device].own_host
+                holder_host = self.holder.host or self.places[device].own_host
                 training = agent_pb2.TrainingSettings()
                 training.CopyFrom(self.training)
                 training.data_service.node_id = self.holder.node_id
-                training.data_service.address = join_host_and_port(own_host, self.holder.samples_port)
+                training.data_service.address = join_host_and_port(holder_host, self.holder.samples_port)
                 fetched = () if self.keeps_layers else range(stage.first_layer, stage.end_layer)
                 requests[device] = agent_pb2.PrepareRequest(
                     job=self.job,
@@ -99,7 +103,7 @@ class Deployment:
                         agent_pb2.LayerSource(
                             layer=layer,
                             node_id=self.holder.node_id,
-                            address=join_host_and_port(own_host, self.holder.layers_port),
+                            address=join_host_and_port(holder_host, self.holder.layers_port),
                         )
                         for layer in fetched
                     ],

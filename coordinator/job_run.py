@@ -168,5 +168,5 @@ class JobRun:
             if not math.isfinite(done.loss) and not self._warned:
                 self._warned = True
                 self._progress.warn(
-                    f"The loss of round {done.round} is {done.loss}. Try a smaller learning rate, or clip_gradient_norm."
+                    f"The loss of round {done.round + 1} is {done.loss}. Try a smaller learning rate, or clip_gradient_norm."
                 )

@@ -137,7 +137,12 @@ class PlanEpochs:
             evaluation_graph=prepared.evaluation_graph,
             places=self._command.places(ready.links),
             worker_ports=ports,
-            holder=Holder(self._command.identity.node_id, ready.service.layers_port, ready.service.samples_port),
+            holder=Holder(
+                self._command.identity.node_id,
+                ready.service.layers_port,
+                ready.service.samples_port,
+                ready.service.host,
+            ),
             training=agent_pb2.TrainingSettings(
                 bundle_sha256=bundle.sha256,
                 job_file=bundle.job_file,

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from edgeswarm.config import LOST_SECONDS
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.printable import printable
 from edgeswarm.wire.v1 import agent_pb2
 
 from .agents import AgentLink
@@ -214,7 +215,7 @@ class Supervision:
                 self._tensor_ports[device] = worker.tensor_port
             if worker.action != self._actions.get(device):
                 self._actions[device] = worker.action
-                self.on_action(device, worker.action)
+                self.on_action(device, printable(worker.action))
         elif kind == "rounds":
             for report in event.rounds.reports:
                 self.on_round(device, report)

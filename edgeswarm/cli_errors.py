@@ -9,6 +9,7 @@ the hidden `--debug` shows them, and a traceback of our own.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -27,6 +28,7 @@ from .errors import EdgeswarmError, ErrorCode, ExitCode
 _JSON = "--json"  # with which every option begins that asks for it
 _DEBUG = "edgeswarm.debug"
 # Of a write, which names no file where it went to a stream.
+_MOST_LOGS = 50
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -158,6 +160,8 @@ def _write_log(text: str, log_folder: Callable[[], Path] | None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
         _write(path, text)
+        if log_folder is not None:
+            _remove_all_but_the_newest(folder)
     except (OSError, EdgeswarmError):
         # Even the place for logs is out of reach: a full disk, a folder of somebody else, a mistake in the settings.
         path = Path(tempfile.gettempdir()) / name
@@ -166,6 +170,13 @@ def _write_log(text: str, log_folder: Callable[[], Path] | None) -> Path:
         except OSError:
             click.echo(text, err=True)
     return path
+
+
+def _remove_all_but_the_newest(folder: Path) -> None:
+    """A service that can't start writes one every few seconds, for as long as nobody looks."""
+    for path in sorted(folder.glob("error-*.log"))[:-_MOST_LOGS]:  # their names begin with the time
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _write(path: Path, text: str) -> None:

@@ -83,15 +83,20 @@ class Folders:
 
     @classmethod
     def find(cls, *, environment: Mapping[str, str] | None = None) -> Folders:
-        """This process's folders: EDGESWARM_HOME, else the XDG folders of the user that it runs as."""
+        """This process's folders: EDGESWARM_HOME, else the XDG folders of the user that it runs as.
+
+        Raises EdgeswarmError (CONFIG) where that user has no home directory.
+        """
         environment = os.environ if environment is None else environment
         home = environment.get(HOME_VARIABLE)
         if home:
-            return cls.within(Path(home).expanduser().absolute())
+            return cls.within(whole_path(home))
 
         def xdg(variable: str, default: str) -> Path:
             chosen = environment.get(variable, "")
-            base = Path(chosen) if os.path.isabs(chosen) else Path.home() / default  # XDG: a relative one is ignored
+            base = (
+                Path(chosen) if os.path.isabs(chosen) else whole_path("~") / default
+            )  # XDG: a relative one is ignored
             return base / "edgeswarm"
 
         return cls(
@@ -99,6 +104,18 @@ class Folders:
             xdg("XDG_STATE_HOME", ".local/state"),
             xdg("XDG_CACHE_HOME", ".cache"),
         )
+
+
+def whole_path(path: str | Path) -> Path:
+    """From the root on, with the home directory that a `~` means. Raises EdgeswarmError (CONFIG) where nobody knows that."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise EdgeswarmError(
+            ErrorCode.CONFIG,
+            f"The home directory that {path} means isn't known on this machine.",
+            f"Set {HOME_VARIABLE} to a folder, by its whole path.",
+        ) from error
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------

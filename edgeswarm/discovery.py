@@ -10,6 +10,7 @@ IPv4 only: what every LAN of small boxes has.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ipaddress
 import logging
@@ -24,7 +25,12 @@ from pathlib import Path
 
 import psutil
 import zeroconf
-from zeroconf._dns import DNSAddress, DNSService  # the package has them too, but keeps them out of its types
+from zeroconf._dns import (
+    DNSAddress,
+    DNSQuestion,
+    DNSService,
+)  # the package has them too, but keeps them out of its types
+from zeroconf._protocol.outgoing import DNSOutgoing
 
 from .config import join_host_and_port
 from .security.files import locked_json, make_private_folder
@@ -34,8 +40,14 @@ SERVICE_TYPE = "_edgeswarm._tcp.local."
 FINGERPRINT_PREFIX_LENGTH = 16
 ADDRESS_CHECK_SECONDS = 10.0
 
+# Of one announcement and in one search: each is dialed, and anybody on the network may announce thousands.
+MOST_ADDRESSES = 8
+MOST_FOUND = 256
+
 _LOOK_SECONDS = 0.25  # how often a search looks at what has come
 _TYPE_A, _TYPE_SRV, _CLASS_IN = 1, 33, 1  # RFC 1035 and 2782
+_FLAGS_QUERY = 0  # RFC 1035, 4.1.1
+_IPV4_BYTES = 4
 # Answers to everybody: one to the asker's address and port would reach any of the programs that share port 5353 there.
 _MULTICAST = zeroconf.DNSQuestionType.QM
 
@@ -66,11 +78,15 @@ class InterfaceAddress:
 
 
 def interface_addresses() -> list[InterfaceAddress]:
-    """The IPv4 addresses of this machine's interfaces that are up."""
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    """The IPv4 addresses of this machine's interfaces that are up; of all where a driver doesn't let itself be asked."""
+    by_name = psutil.net_if_addrs()
+    try:
+        up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    except OSError:  # it asks for an interface's speed, too, and a driver's odd answer is an error for all of them
+        up = set(by_name)
     return [
         InterfaceAddress(name, entry.address)
-        for name, entries in sorted(psutil.net_if_addrs().items())
+        for name, entries in sorted(by_name.items())
         if name in up
         for entry in entries
         if entry.family == socket.AF_INET
@@ -137,9 +153,11 @@ def _agents_of(network: zeroconf.Zeroconf, info: zeroconf.ServiceInfo, fingerpri
     for service in network.cache.get_all_by_details(info.name, _TYPE_SRV, _CLASS_IN):
         assert isinstance(service, DNSService)
         records = network.cache.get_all_by_details(service.server, _TYPE_A, _CLASS_IN)
-        addresses = {str(ipaddress.ip_address(r.address)) for r in records if isinstance(r, DNSAddress)}
+        # A packet may end within an address, which is a shorter one then.
+        whole = [r.address for r in records if isinstance(r, DNSAddress) and len(r.address) == _IPV4_BYTES]
+        addresses = sorted({str(ipaddress.IPv4Address(address)) for address in whole})[:MOST_ADDRESSES]
         if addresses and service.port:
-            agents.append(FoundAgent(node_id, tuple(sorted(addresses)), service.port, int(version)))
+            agents.append(FoundAgent(node_id, tuple(addresses), service.port, int(version)))
     return agents
 
 
@@ -160,7 +178,7 @@ def find_agents(
     prefix = fingerprint[:FINGERPRINT_PREFIX_LENGTH]
     addresses = choose_addresses(interface_addresses(), interfaces)
     if not addresses:
-        warn(_no_interface(interfaces))
+        warn(f"{_no_interface(interfaces)} Give the agents' addresses with --peer.")
         return []
     deadline = time.monotonic() + timeout_seconds
     found: list[FoundAgent] = []
@@ -174,15 +192,14 @@ def find_agents(
                 while True:
                     remaining_seconds = max(0.0, deadline - time.monotonic())
                     for name in seen.wait(min(remaining_seconds, _LOOK_SECONDS)):
-                        try:
+                        # Anybody on the network may say that one of another type is one of ours, or what is no name at all.
+                        with contextlib.suppress(zeroconf.Error, ValueError):
                             infos[name] = zeroconf.ServiceInfo(SERVICE_TYPE, name)
-                        except zeroconf.BadTypeInNameException:
-                            continue  # anybody on the network may say that one of another type is one of ours
-                        # Most answers carry everything; what is missing is asked for.
-                        patience_ms = 1000 * min(1.0, max(0.001, deadline - time.monotonic()))
-                        infos[name].request(network, patience_ms, _MULTICAST)
+                            # Most answers carry everything; what is missing is asked for.
+                            patience_ms = 1000 * min(1.0, max(0.001, deadline - time.monotonic()))
+                            infos[name].request(network, patience_ms, _MULTICAST)
                     agents = {agent for info in infos.values() for agent in _agents_of(network, info, prefix)}
-                    found = sorted(agents, key=lambda agent: (agent.node_id, agent.addresses, agent.port))
+                    found = sorted(agents, key=lambda agent: (agent.node_id, agent.addresses, agent.port))[:MOST_FOUND]
                     if remaining_seconds == 0 or (enough is not None and enough(found)):
                         break
             finally:
@@ -219,7 +236,7 @@ class _SeenNames:
 def _no_interface(interfaces: Sequence[str]) -> str:
     if interfaces:
         return f"mDNS is off: this machine has no IPv4 address on {', '.join(interfaces)}."
-    return "mDNS is off: this machine has no network interface for it (name one in `interfaces` if it has)."
+    return "mDNS is off: this machine has no IPv4 address on a LAN (`interfaces` names one that isn't taken for such)."
 
 
 # --- announcing -------------------------------------------------------------------------------------------------------
@@ -229,7 +246,7 @@ class Advertiser:
     """Announces an agent until it is stopped, in a thread of its own; again when the machine's addresses change.
 
     A network that is down at the start, or whose address comes late, is looked at again every `check_seconds`.
-    warn: told once of each new trouble, also that another box announces the same node id.
+    warn: told once of each new trouble, also that another box announces the same node id, and of the end of one.
     """
 
     def __init__(
@@ -243,7 +260,12 @@ class Advertiser:
         warn: WarningCallback = _log_warning,
         check_seconds: float = ADDRESS_CHECK_SECONDS,
     ) -> None:
-        self._node_id = node_id
+        self._name = f"{node_id}.{SERVICE_TYPE}"
+        self._double = (
+            f"Another agent on this network announces the node id {node_id} too. Are two started with one folder on this "
+            "machine? End one. If another device's disk or SD card was cloned from this one, remove the agent's folder "
+            "there and join it again."
+        )
         self._port = port
         self._properties = {
             "version": str(protocol_version),
@@ -282,17 +304,20 @@ class Advertiser:
             if addresses != self._addresses or self._network is None:
                 self._withdraw()
                 self._announce(addresses)
+            elif self._has_a_double(self._network):
+                self._trouble(self._double)
             if self._stopping.wait(self._check_seconds):
                 break
         self._withdraw()
 
     def _announce(self, addresses: tuple[str, ...]) -> None:
         if not addresses:
-            self._trouble(_no_interface(self._interfaces))
+            again = f"It is looked for again every {self._check_seconds:g} s; --peer reaches this agent without."
+            self._trouble(f"{_no_interface(self._interfaces)} {again}")
             return
         info = zeroconf.ServiceInfo(
             SERVICE_TYPE,
-            f"{self._node_id}.{SERVICE_TYPE}",
+            self._name,
             port=self._port,
             properties=self._properties,
             server=self._host,
@@ -301,20 +326,25 @@ class Advertiser:
         try:
             self._network = zeroconf.Zeroconf(interfaces=list(addresses))
             self._network.register_service(info, allow_name_change=True)
+            self._network.send(_question(self._name))
         except (OSError, zeroconf.Error) as error:
             self._withdraw()
             self._trouble(f"Announcing this agent by mDNS doesn't work ({error!r}). Reach it by its address (--peer).")
             return
         self._addresses = addresses
         self._announced.set()
-        if info.name != f"{self._node_id}.{SERVICE_TYPE}":
-            self._trouble(
-                f"Another agent on this network announces the node id {self._node_id} too. Are two started with one "
-                "folder on this machine? End one. If another device's disk or SD card was cloned from this one, remove "
-                "the agent's folder there and join it again."
-            )
-        else:
+        if info.name != self._name:
+            self._trouble(self._double)
+        elif self._last_warning:
             self._last_warning = ""
+            self._warn(f"This agent is announced by mDNS now, on {', '.join(addresses)}.")
+
+    def _has_a_double(self, network: zeroconf.Zeroconf) -> bool:
+        """Whether somebody else was heard to announce our name. When it is announced zeroconf asks for it, too, and is answered
+        at our address and port: of several programs that share these any one gets that answer.
+        """
+        records = network.cache.get_all_by_details(self._name, _TYPE_SRV, _CLASS_IN)
+        return any(isinstance(record, DNSService) and record.server != self._host for record in records)
 
     def _withdraw(self) -> None:
         network, self._network = self._network, None
@@ -331,6 +361,13 @@ class Advertiser:
         if message != self._last_warning:
             self._last_warning = message
             self._warn(message)
+
+
+def _question(name: str) -> DNSOutgoing:
+    """Who announces this name? Whoever does tells everybody, as it does when it begins."""
+    question = DNSOutgoing(_FLAGS_QUERY)
+    question.add_question(DNSQuestion(name, _TYPE_SRV, _CLASS_IN))
+    return question
 
 
 # --- remembering ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from .printable import printable
+
 
 class ExitCode(enum.IntEnum):
     """What the `edgeswarm` and `edgeswarm-agent` commands return to the shell."""
@@ -268,11 +270,12 @@ class EdgeswarmError(Exception):
 
     @classmethod
     def from_json(cls, document: dict[str, str]) -> EdgeswarmError:
+        """What `to_json` made, elsewhere maybe: its texts are printable."""
         return cls(
             ErrorCode.from_word(document.get("code", "")),
-            document.get("message", "unknown error"),
-            document.get("remedy", ""),
-            detail=document.get("detail", ""),
+            printable(document.get("message", "unknown error")),
+            printable(document.get("remedy", "")),
+            detail=printable(document.get("detail", "")),
         )
 
 

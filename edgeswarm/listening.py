@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import socket
 from typing import Any
 
@@ -29,6 +30,18 @@ def bound_socket(host: str, port: int) -> socket.socket:
         return _bound(socket.AF_INET, ("0.0.0.0", port))
     family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     return _bound(family, target)
+
+
+def only_address(host: str) -> str | None:
+    """The one address at which a server with this host is reached; None for EVERY_ADDRESS, and for a name, which may mean
+    another machine elsewhere.
+    """
+    if host in EVERY_ADDRESS:
+        return None
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return None
 
 
 def _bound(family: socket.AddressFamily, target: tuple[Any, ...]) -> socket.socket:

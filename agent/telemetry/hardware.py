@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,11 @@ from .files import ROOT, cgroup_folders, hidden_cgroup, read_text, read_whole, w
 
 # Any of these says that a GPU of NVIDIA's is there: a card's device, or a Jetson's own.
 _GPU_DEVICES = ("dev/nvidia0", "dev/nvhost-gpu", "dev/nvgpu/igpu0/power")
+
+# What stands in a PC's firmware where its maker has filled in nothing.
+_NO_NAME = re.compile(
+    r"default string|to be filled|o\.e\.m\.|system (manufacturer|product name)|not applicable", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ def board_name(root: Path = ROOT) -> str:
     if model:
         return model
     names = (read_text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
-    dmi = " ".join(name for name in names if name)
+    dmi = " ".join(name for name in names if name and not _NO_NAME.search(name))
     return dmi or cpu_model(root) or platform.machine()
 
 

@@ -155,7 +155,7 @@ class StageOptimizer:
         if not count > 0:
             raise EdgeswarmError(
                 ErrorCode.JOB_INVALID,
-                f"The loss counted {count} in round {round_number}: there is nothing to divide the gradient by.",
+                f"The loss counted {count} in round {round_number + 1}: there is nothing to divide the gradient by.",
                 "Let the loss return (sum, count) with a count above 0 for every mini-batch.",
             )
         buckets.divide(count)

@@ -90,7 +90,8 @@ def create(
     with server, cancelled_by_signals("no device can join any more") as cancel:
         store = TokenStore(folder)
         made = store.create(authority.fingerprint, uses=uses, lifetime_seconds=lifetime_seconds)
-        host = settings.listen_address if settings.listen_address not in EVERY_ADDRESS else _likely_address()
+        everywhere = settings.listen_address in EVERY_ADDRESS
+        host, *others = _likely_addresses() if everywhere else (settings.listen_address,)
         is_plain = server.port == DEFAULT_JOIN_PORT and ":" not in host
         target = host if is_plain else join_host_and_port(host, server.port)
         command = f"edgeswarm-agent join {target} {made}"
@@ -101,6 +102,7 @@ def create(
                     "token": str(made),
                     "command": command,
                     "host": host,
+                    "other_hosts": others,
                     "port": server.port,
                     "uses": uses,
                     "expires": expires.isoformat(timespec="seconds"),
@@ -109,6 +111,8 @@ def create(
         else:
             click.echo(str(made))
         hint(f"Type this on {'the device' if uses == 1 else f'each of up to {uses} devices'}:\n\n  {command}\n")
+        if others:
+            hint(f"On another of this machine's networks type {' or '.join(others)} in place of {host}.")
         hint(f"Waiting until {expires:%H:%M} for {'it' if uses == 1 else 'them'} to join; Ctrl-C ends that.")
         try:
             names = _wait_for_devices(joined, uses, expires.timestamp(), cancel.is_set)
@@ -158,8 +162,8 @@ def _counted(devices: int) -> str:
     return f"{devices} device" if devices == 1 else f"{devices} devices"
 
 
-def _likely_address() -> str:
-    """The address under which other boxes most likely reach this one; its host name where it has none."""
+def _likely_addresses() -> tuple[str, ...]:
+    """The addresses under which other boxes may reach this one, the likeliest first; its host name where it has none."""
     from edgeswarm.discovery import choose_addresses, interface_addresses
 
     from ..own_address import own_host_towards
@@ -170,4 +174,6 @@ def _likely_address() -> str:
     except OSError:  # a LAN that leads nowhere else has no route to there
         towards = ""
     # A tunnel's address is out of the other boxes' reach, whatever leads through it.
-    return towards if towards in of_networks else next(iter(of_networks), towards or socket.gethostname())
+    if towards in of_networks:
+        return (towards, *(address for address in of_networks if address != towards))
+    return of_networks or (towards or socket.gethostname(),)

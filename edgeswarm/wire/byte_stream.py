@@ -128,9 +128,13 @@ class ByteStream:
             filled += count
 
     def receive_ticket(self) -> bytes:
-        """What a stream begins with where the other end was given it by a call. Raises as `receive_into` does."""
+        """What a stream begins with where the other end was given it by a call, and sends at once. Raises as `receive_into`
+        does.
+        """
         ticket = bytearray(TICKET_BYTES)
+        self.within(CONNECT_SECONDS)
         self.receive_into(memoryview(ticket))
+        self.within(None)
         return bytes(ticket)
 
     def wait_for_end(self) -> str:
@@ -272,8 +276,8 @@ class StreamListener:
     """Takes streams on a port of its own, each on a thread of its own.
 
     taken: called with each stream, its handshake done; the stream is closed when it returns. port: where it listens: the one
-    behind `behind`, which a firewall may know, or any free one where that is taken. While MOST_HANDSHAKES are not done yet,
-    who comes is closed at once.
+    behind `behind`, which a firewall may know, or any free one where that is taken. Where MOST_HANDSHAKES are not done yet,
+    who comes takes the place of the one that has been at it for the longest: an honest one is done within moments.
     """
 
     def __init__(
@@ -287,7 +291,7 @@ class StreamListener:
         self._taken = taken
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
-        self._handshakes = threading.BoundedSemaphore(MOST_HANDSHAKES)
+        self._handshakes: dict[socket.socket, None] = {}  # in the order in which they came
         self._is_stopped = False
         host, port = host_and_port(behind)
         try:
@@ -318,10 +322,13 @@ class StreamListener:
                     return
                 time.sleep(_ACCEPT_PAUSE_SECONDS)
                 continue
-            if not self._handshakes.acquire(blocking=False):
-                connection.close()
-                continue
             with self._lock:
+                if len(self._handshakes) >= MOST_HANDSHAKES:
+                    oldest = next(iter(self._handshakes))
+                    del self._handshakes[oldest]
+                    with contextlib.suppress(OSError):
+                        oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread, which ends
+                self._handshakes[connection] = None
                 self._connections.add(connection)
                 stopped = self._is_stopped
             if stopped:
@@ -332,7 +339,7 @@ class StreamListener:
             except RuntimeError:  # too little memory, or too many threads, for now: who called tries again
                 with self._lock:
                     self._connections.discard(connection)
-                self._handshakes.release()
+                    self._handshakes.pop(connection, None)
                 connection.close()
                 time.sleep(_ACCEPT_PAUSE_SECONDS)
 
@@ -342,7 +349,8 @@ class StreamListener:
             try:
                 stream = ByteStream(connection, self._context, expected=None)
             finally:
-                self._handshakes.release()
+                with self._lock:
+                    self._handshakes.pop(connection, None)
             try:
                 self._taken(stream)
             finally:

@@ -140,6 +140,8 @@ def secure_server(
         interceptors=[ErrorInterceptor()],
         options=(
             *_COMMON_OPTIONS,
+            # The default of 120 s lets whoever connects and says nothing keep a file descriptor of ours for so long.
+            ("grpc.server_handshake_timeout_ms", int(CONNECT_SECONDS * 1000)),
             ("grpc.so_reuseport", 0),  # with it two servers would share the port, and calls reach either
             # The default of 300 s takes the clients' keepalive for abuse and ends healthy connections.
             ("grpc.http2.min_ping_interval_without_data_ms", int(KEEPALIVE_SECONDS * 1000) // 2),

@@ -25,6 +25,7 @@ BYTES_KEY = "edgeswarm-bytes"
 CHUNK_BYTES = 512 * 1024
 # More than the state of any layer that a small computer holds; less than what would end its memory by accident.
 LARGEST_BLOB_BYTES = 8 * 1024**3
+_MOST_DIGITS = 18  # of a number of bytes that somebody means
 # For a worker to get ready, most of which is fetching its layers: those of a large model take many minutes over slow Wi-Fi. A
 # device that is gone is noticed by its heartbeats and by the connection to it, so this only ends what hangs.
 PREPARE_SECONDS = 3600.0
@@ -93,8 +94,9 @@ def fetch_blob(
 def _announced_bytes(call: grpc.Call) -> int:
     """What `announce_bytes` said; 0 where nothing was said, or the call failed."""
     for key, value in call.initial_metadata() or ():
-        if key == BYTES_KEY and str(value).isdigit():
-            return int(value)
+        digits = str(value)
+        if key == BYTES_KEY and digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS:
+            return int(digits)
     return 0
 
 

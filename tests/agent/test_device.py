@@ -68,6 +68,6 @@ def test_a_worker_that_says_nothing_any_more_is_ended(device: Device) -> None:
     assert worker.end.code is ErrorCode.WORKER_DIED
     assert worker.end.message.endswith(
         "died: it hung and the agent ended it: for more than 1 s nothing was heard of it; "
-        "it was at this: waiting for nano-2, round 7."
+        "it was at this: waiting for nano-2, round 8."
     )
     assert not exists(worker.process_id)

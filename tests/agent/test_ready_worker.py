@@ -50,6 +50,18 @@ def test_a_worker_waits_only_so_long(start_agent: StartAgent) -> None:
     assert len(workers_of(agent)) == 3
 
 
+def test_one_that_waits_for_ever_keeps_no_lease_from_ending(start_agent: StartAgent) -> None:
+    agent = start_agent(ready_worker_seconds=1e11)
+    agent.reserve()
+    agent.release()
+    agent.reserve("digits-2", lease_seconds=0.3)
+    watch = Watch(agent, "digits-2")
+    watch.next("heartbeat")
+    watch.call.cancel()  # its coordinator is gone
+    wait_until(lambda: agent.describe().busy_with_job == "")
+    assert exists(workers_of(agent)[-1])
+
+
 def test_a_job_keeps_the_worker_that_waited_for_it(start_agent: StartAgent) -> None:
     agent = start_agent(ready_worker_seconds=60.0)
     agent.reserve()

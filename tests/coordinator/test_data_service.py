@@ -261,7 +261,7 @@ def test_with_a_port_of_the_settings_samples_are_at_the_one_behind_it(
     first = free_port_before_a_free_one()
     chosen = replace(settings, listen_address=f"127.0.0.1:{first}")
     with running(chosen, folder / "chosen.log") as service:
-        assert service.wait_ready(60) == DataServiceReady(first, first + 1)
+        assert service.wait_ready(60) == DataServiceReady(first, first + 1, "127.0.0.1")
 
 
 def test_where_another_program_has_that_one_it_is_told(settings: DataServiceSettings, folder: Path) -> None:

@@ -56,6 +56,15 @@ def test_each_device_gets_its_own_stage_and_its_own_layers() -> None:
     assert requests["a"].training.data_service.address == "127.0.0.1:9001"
 
 
+def test_the_data_service_is_where_alone_it_listens() -> None:
+    everywhere = deployment({"a": HERE, "b": NANO, "c": NANO})
+    assert everywhere.requests()["b"].training.data_service.address == "192.168.1.5:9001"
+    there = dataclasses.replace(everywhere, holder=dataclasses.replace(everywhere.holder, host="192.168.1.9"))
+    for request in there.requests().values():
+        assert request.training.data_service.address == "192.168.1.9:9001"
+        assert {source.address for source in request.sources} == {"192.168.1.9:9000"}
+
+
 def test_workers_that_keep_their_layers_are_told_so_and_fetch_none() -> None:
     fetching = deployment({"a": HERE, "b": HERE, "c": HERE})
     assert not any(request.keeps_layers for request in fetching.requests().values())

@@ -85,6 +85,19 @@ def test_a_log_folder_that_cannot_be_written_is_replaced(tmp_path: Path) -> None
     path.unlink()
 
 
+def test_of_logs_the_newest_are_kept_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    for second in range(60):
+        (tmp_path / f"error-20260101-0000{second:02}-7.log").touch()
+    (tmp_path / "worker.log").touch()
+    result = CliRunner().invoke(group(tmp_path), ["fail", "mistake"])
+    newest = Path(result.stderr.split("traceback in ")[1].strip())
+    logs = sorted(tmp_path.glob("error-*.log"))
+    assert len(logs) == 50
+    assert logs[0].name == "error-20260101-000011-7.log"
+    assert logs[-1] == newest
+    assert (tmp_path / "worker.log").exists()
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     result = CliRunner().invoke(group(tmp_path), ["fail", "busy", "--debug"])
     assert "error: nano-1 is busy\nremedy: wait\na line of detail\n" in result.stderr

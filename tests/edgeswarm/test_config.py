@@ -41,6 +41,19 @@ def test_a_person_without_xdg_variables_has_the_defaults() -> None:
     assert folders.state_dir == Path.home() / ".local/state/edgeswarm"
 
 
+def test_a_home_that_nobody_knows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EdgeswarmError, match="~no-such-user/here means isn't known") as caught:
+        Folders.find(environment={"EDGESWARM_HOME": "~no-such-user/here"})
+    assert caught.value.code is ErrorCode.CONFIG
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(
+        "pwd.getpwuid", lambda _: (_ for _ in ()).throw(KeyError())
+    )  # as in a container with a user of its own
+    with pytest.raises(EdgeswarmError, match="home directory") as caught:
+        Folders.find(environment={})
+    assert "EDGESWARM_HOME" in caught.value.remedy
+
+
 # --- addresses --------------------------------------------------------------------------------------------------------
 
 

@@ -81,3 +81,9 @@ def test_an_error_travels_as_json() -> None:
         error.detail,
     )
     assert EdgeswarmError.from_json({"code": "of-another-version", "message": "x"}).code is ErrorCode.INTERNAL
+
+
+def test_what_an_error_of_elsewhere_says_moves_no_terminal() -> None:
+    texts = dict.fromkeys(("message", "remedy", "detail"), "\x1b]52;c;cm0gLXJm\x07")
+    error = EdgeswarmError.from_json({"code": "internal", **texts})
+    assert "\x1b" not in f"{error.message}{error.remedy}{error.detail}"

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from edgeswarm.listening import bound_socket, plain_address
+from edgeswarm.listening import bound_socket, only_address, plain_address
 
 from .ipv6_here import has_ipv6
 
@@ -62,3 +62,18 @@ def test_a_port_that_is_taken_is_so_of_either_kind(host: str) -> None:
 )
 def test_an_ipv4_address_is_shown_as_such(seen: str, plain: str) -> None:
     assert plain_address(seen) == plain
+
+
+@pytest.mark.parametrize(
+    ("host", "only"),
+    [
+        ("0.0.0.0", None),
+        ("::", None),
+        ("", None),
+        ("desk", None),
+        ("192.168.1.9", "192.168.1.9"),
+        ("fd00::9", "fd00::9"),
+    ],
+)
+def test_an_address_in_digits_is_the_only_one_to_be_reached_at(host: str, only: str | None) -> None:
+    assert only_address(host) == only

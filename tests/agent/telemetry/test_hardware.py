@@ -61,6 +61,24 @@ def test_a_pc(tmp_path: Path) -> None:
     assert guess_accelerator("2.9.0", root) == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("vendor", "product", "board"),
+    [
+        ("Default string", "Default string", "Intel(R) N100"),
+        ("To Be Filled By O.E.M.", "To Be Filled By O.E.M.", "Intel(R) N100"),
+        ("System manufacturer", "System Product Name", "Intel(R) N100"),
+        ("AZW", "Default string", "AZW"),
+    ],
+)
+def test_what_a_maker_has_not_filled_in_is_no_name(tmp_path: Path, vendor: str, product: str, board: str) -> None:
+    files = {
+        "sys/class/dmi/id/sys_vendor": f"{vendor}\n",
+        "sys/class/dmi/id/product_name": f"{product}\n",
+        "proc/cpuinfo": "processor : 0\nmodel name : Intel(R) N100\n",
+    }
+    assert board_name(tree(tmp_path, files)) == board
+
+
 def test_a_machine_that_says_nothing_is_named_after_its_processor(tmp_path: Path) -> None:
     assert board_name(tmp_path) == platform.machine()
 

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,10 +83,15 @@ def test_init_tells_a_person_what_comes_next(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize(
-    ("towards", "likely"), [("10.8.0.6", "192.168.5.1"), ("192.168.7.2", "192.168.7.2"), (None, "192.168.5.1")]
+    ("towards", "likely"),
+    [
+        ("10.8.0.6", ("192.168.5.1", "192.168.7.2")),
+        ("192.168.7.2", ("192.168.7.2", "192.168.5.1")),
+        (None, ("192.168.5.1", "192.168.7.2")),
+    ],
 )
-def test_the_address_to_join_at_is_no_tunnels(
-    monkeypatch: pytest.MonkeyPatch, towards: str | None, likely: str
+def test_the_addresses_to_join_at_are_no_tunnels(
+    monkeypatch: pytest.MonkeyPatch, towards: str | None, likely: tuple[str, ...]
 ) -> None:
     addresses = {"eth0": "192.168.5.1", "wg0": "10.8.0.6", "wlan0": "192.168.7.2"}
     available = [discovery.InterfaceAddress(name, address) for name, address in addresses.items()]
@@ -97,7 +103,16 @@ def test_the_address_to_join_at_is_no_tunnels(
 
     monkeypatch.setattr(discovery, "interface_addresses", lambda: available)
     monkeypatch.setattr(own_address, "own_host_towards", own_host_towards)
-    assert token_command._likely_address() == likely
+    assert token_command._likely_addresses() == likely
+
+
+def test_a_machine_without_a_network_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own_host_towards(_: str) -> str:
+        raise OSError("no route")
+
+    monkeypatch.setattr(discovery, "interface_addresses", lambda: [])
+    monkeypatch.setattr(own_address, "own_host_towards", own_host_towards)
+    assert token_command._likely_addresses() == (socket.gethostname(),)
 
 
 def test_a_token_without_a_cluster_is_refused(invoke: Invoke) -> None:

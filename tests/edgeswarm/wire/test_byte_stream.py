@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -24,9 +24,11 @@ from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.byte_stream import (
     MOST_HANDSHAKES,
+    TICKET_BYTES,
     WAKE_BYTES,
     ByteStream,
     StreamListener,
+    TooLateError,
     bytes_to_come,
     open_stream,
     whole_records_end,
@@ -294,35 +296,21 @@ def is_closed(connection: socket.socket, *, seconds: float) -> bool:
         return True
 
 
-def once_there_is_room(connect: Callable[[], ByteStream], *, seconds: float = 10.0) -> ByteStream:
-    """The limit only ends a test that is stuck."""
-    deadline = time.monotonic() + seconds
-    while True:
-        with contextlib.suppress(EdgeswarmError):
-            return connect()
-        assert time.monotonic() < deadline, "there is never room"
-        time.sleep(0.05)
-
-
 def test_no_more_than_so_many_are_in_their_handshake_at_once(pair: Pair) -> None:
-    def connect() -> ByteStream:
-        return open_stream(pair.address, identity=pair.sender, node_id=RECEIVER)
-
     here, there = pair.connect()  # whose handshake is done: it takes nobody's place
     with contextlib.ExitStack() as stack:
         place = ("127.0.0.1", pair.listener.port)
         silent = [stack.enter_context(socket.create_connection(place)) for _ in range(MOST_HANDSHAKES)]
-        one_more = stack.enter_context(socket.create_connection(place))
-        assert is_closed(one_more, seconds=5.0)
-        assert not any(is_closed(connection, seconds=0.001) for connection in silent)
-        with pytest.raises(EdgeswarmError) as caught:
-            connect()
-        assert caught.value.code is ErrorCode.DEVICE_UNREACHABLE
+        stack.enter_context(socket.create_connection(place))
+        assert is_closed(silent[0], seconds=5.0), "the one that has been silent for the longest"
+        assert not any(is_closed(connection, seconds=0.001) for connection in silent[1:])
+        outbound, inbound = pair.connect()  # in the place of the next one
+        assert is_closed(silent[1], seconds=5.0)
+        outbound.send(b"here, too")
+        assert received(inbound, 9) == b"here, too"
         here.send(b"still here")
         assert received(there, 10) == b"still here"
-    outbound = once_there_is_room(connect)
-    pair._taken.get(timeout=10)
-    outbound.close()
+        outbound.close()
     here.close()
 
 
@@ -341,6 +329,22 @@ def test_a_handshake_that_trickles_in_has_no_more_time_than_another(
         else:
             pytest.fail("it is still waited for")
     assert time.monotonic() - began >= 0.5
+
+
+def test_a_ticket_is_waited_for_only_so_long_and_what_follows_it_for_ever(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair.connect()
+    monkeypatch.setattr("edgeswarm.wire.byte_stream.CONNECT_SECONDS", 0.3)
+    here.send(bytes(range(TICKET_BYTES)))
+    assert there.receive_ticket() == bytes(range(TICKET_BYTES))
+    later = threading.Timer(0.6, here.send, (b"frame",))
+    later.start()
+    assert received(there, 5) == b"frame"
+    with pytest.raises(TooLateError):
+        there.receive_ticket()
+    later.join()
+    here.close()
 
 
 WITHOUT_DESCRIPTORS = """

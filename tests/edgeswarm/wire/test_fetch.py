@@ -10,7 +10,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.authority import create_cluster
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_channel, secure_server
-from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob, serve_blob, serve_file
+from edgeswarm.wire.fetch import BYTES_KEY, FETCH_LAYER, fetch_blob, serve_blob, serve_file
 from edgeswarm.wire.v1 import data_pb2
 
 
@@ -22,12 +22,14 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
 
 @pytest.fixture(scope="module")
 def channel(identity: Identity) -> Iterator[grpc.Channel]:
-    """To a holder whose layer n is n bytes; layer 13 raises."""
+    """To a holder whose layer n is n bytes; layer 13 raises, and of layer 14 it says what is no number of bytes."""
 
-    def fetch(request: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
+    def fetch(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         layer = data_pb2.FetchLayerRequest.FromString(request).layer
         if layer == 13:
             raise EdgeswarmError(ErrorCode.STALE_CALL, "there is no layer 13")
+        if layer == 14:
+            context.send_initial_metadata(((BYTES_KEY, "9" * 5000),))
         yield from serve_blob(content(layer))
 
     handlers = [raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(fetch)})]
@@ -73,6 +75,10 @@ def test_more_than_the_bound_is_cut_off(channel: grpc.Channel) -> None:
     with pytest.raises(EdgeswarmError, match="larger than 1000000 bytes") as caught:
         ask(channel, 3_000_001, largest_bytes=10**6)
     assert caught.value.code is ErrorCode.LINK_BROKEN
+
+
+def test_an_announcement_of_nonsense_is_none(channel: grpc.Channel) -> None:
+    assert ask(channel, 14) == content(14)
 
 
 def test_a_holders_error_is_a_failed_call(channel: grpc.Channel) -> None:
