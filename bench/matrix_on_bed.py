@@ -275,7 +275,10 @@ class OnBed:
                     "card_sent_bytes": (after.sent_bytes[names[device]] - before.sent_bytes[names[device]]) / len(done),
                     **{
                         what: sum(each["parts"][device][what] for each in done) / len(done)
-                        for what in ("cpu_seconds", "model_cpu_seconds", "sent_bytes", "received_bytes")
+                        for what in (
+                            *("cpu_seconds", "model_cpu_seconds"),
+                            *("sent_bytes", "left_out_bytes", "received_bytes"),
+                        )
                     },
                 }
                 for device in done[-1]["parts"]

@@ -146,7 +146,8 @@ class RoundParts:
     """Where one worker's time of one round went, in seconds; `add_up` of the parts is `seconds`.
 
     waiting: by what for, "activations from nano-1". all_reduce: what of it computing did not hide. cpu_seconds: of the
-    worker's processor, whatever the thread; model_cpu_seconds: of these what the model itself took.
+    worker's processor, whatever the thread; model_cpu_seconds: of these what the model itself took. left_out_bytes: zeros that
+    were to be sent and weren't, for the other side puts them back.
     """
 
     seconds: float
@@ -164,6 +165,7 @@ class RoundParts:
     cpu_seconds: float = 0.0
     fetched_sample_bytes: int = 0
     model_cpu_seconds: float = 0.0
+    left_out_bytes: int = 0
 
     @property
     def computing(self) -> float:
@@ -204,6 +206,7 @@ class RoundParts:
             "cpu_seconds": self.cpu_seconds,
             "fetched_sample_bytes": self.fetched_sample_bytes,
             "model_cpu_seconds": self.model_cpu_seconds,
+            "left_out_bytes": self.left_out_bytes,
         }
 
 

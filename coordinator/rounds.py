@@ -35,6 +35,7 @@ def parts_of(report: agent_pb2.RoundReport) -> RoundParts:
         cpu_seconds=report.cpu_seconds,
         fetched_sample_bytes=report.fetched_sample_bytes,
         model_cpu_seconds=report.model_cpu_seconds,
+        left_out_bytes=report.left_out_bytes,
     )
 
 

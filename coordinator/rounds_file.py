@@ -103,4 +103,5 @@ def _parts(fields: Fields) -> RoundParts:
         cpu_seconds=fields.number("cpu_seconds"),
         fetched_sample_bytes=fields.integer("fetched_sample_bytes", minimum=0),
         model_cpu_seconds=fields.number("model_cpu_seconds"),
+        left_out_bytes=fields.integer("left_out_bytes", minimum=0),
     )

@@ -50,6 +50,7 @@ class EgressScheduler:
         self._queues: dict[str, _Queue] = {}
         self._switch = switch
         self.sent_bytes = 0
+        self.left_out_bytes = 0  # zeros of the frames that were sent
         switch.on_thrown(self.close)
 
     def open(self, peer: str) -> None:
@@ -90,6 +91,7 @@ class EgressScheduler:
             chunk = frame.next_chunk()
             if frame.is_done:
                 queue.frames[urgency].popleft()
+                self.left_out_bytes += frame.left_out_bytes
             self.sent_bytes += chunk.size_bytes
             return chunk
 

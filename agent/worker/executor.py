@@ -79,7 +79,7 @@ class StageExecutor:
         self._waiting = module.waiting_parameters if routes.plan.has_weights_apart else frozenset()
         self._clock = self._shared.clock
         self._fetched_sample_bytes = fetched_sample_bytes
-        self._bytes_before = (0, 0, 0)
+        self._bytes_before = (0, 0, 0, 0)
         self.excess_memory = ExcessMemory(expected_memory_bytes)
 
     def close(self) -> None:
@@ -175,8 +175,10 @@ class StageExecutor:
     def _report(self, round_number: int, samples: int, cpu_seconds: float) -> agent_pb2.RoundReport:
         seconds, parts = self._clock.end_round()
         shared = self._shared
-        totals = (shared.egress.sent_bytes, shared.mailbox.received_bytes, self._fetched_sample_bytes())
-        sent, received, fetched = (now - before for now, before in zip(totals, self._bytes_before, strict=True))
+        totals = self._bytes_now()
+        sent, left_out, received, fetched = (
+            now - before for now, before in zip(totals, self._bytes_before, strict=True)
+        )
         self._bytes_before = totals
         waiting = {name.removeprefix(WAITING): value for name, value in parts.items() if name.startswith(WAITING)}
         return agent_pb2.RoundReport(
@@ -197,7 +199,13 @@ class StageExecutor:
             cpu_seconds=cpu_seconds,
             fetched_sample_bytes=fetched,
             model_cpu_seconds=shared.clock.model_cpu_seconds,
+            left_out_bytes=left_out,
         )
+
+    def _bytes_now(self) -> tuple[int, int, int, int]:
+        """So far: sent, zeros that were to be sent and weren't, received, and fetched from the data service."""
+        egress, received = self._shared.egress, self._shared.mailbox.received_bytes
+        return egress.sent_bytes, egress.left_out_bytes, received, self._fetched_sample_bytes()
 
 
 def run_rounds(

@@ -90,6 +90,7 @@ class OutgoingFrame:
         self._bytes = bytes_of(self._tensor)
         fewer = without_zero_blocks(np.frombuffer(self._bytes, dtype=np.uint8)) if leave_out_zeros else None
         self._leaves_out_zeros = fewer is not None
+        self.left_out_bytes = 0 if fewer is None else len(self._bytes) - len(fewer)
         if fewer is not None:
             self._bytes = fewer.data
         self._chunk_bytes = chunk_bytes

@@ -99,6 +99,29 @@ def test_what_does_not_hold_is_said() -> None:
     ]
 
 
+def test_zeros_that_were_left_out_are_told_apart_from_bytes_that_are_missing() -> None:
+    told = document(0.9)
+    name = f"{CELL}: bytes -10.00% beside the plan"
+    table = resources_table([found for found in [read_resources(told)] if found is not None])
+    assert table.verdicts[0] == (name, False)
+    devices = told["runs"][0]["devices"].values()
+    for part, shown, holds in ((0.1, "+0.00%", True), (0.05, "-5.00%", False), (0.2, "+10.00%", True)):
+        for device in devices:
+            device["left_out_bytes"] = part / 0.9 * device["sent_bytes"]
+        table = resources_table([found for found in [read_resources(told)] if found is not None])
+        assert table.verdicts[0] == (f"{CELL}: bytes -10.00% ({shown} with zeros) beside the plan", holds)
+    few_rounds = {
+        name: {"left_out_bytes": used.pop("left_out_bytes") / 2} for name, used in told["runs"][0]["devices"].items()
+    }
+    told["left_out"] = {"devices": few_rounds}
+    table = resources_table([found for found in [read_resources(told)] if found is not None])
+    assert table.verdicts[0] == (f"{CELL}: bytes -10.00% (+0.00% with zeros) beside the plan", True)
+    for device in devices:
+        device["sent_bytes"] *= 1.05 / 0.9
+    table = resources_table([found for found in [read_resources(told)] if found is not None])
+    assert table.verdicts[0] == (f"{CELL}: bytes +5.00% beside the plan", False)
+
+
 def test_what_peers_sent_and_held_is_beside_it_where_it_is_known() -> None:
     told = document()
     of_peer = told["runs"][1]["devices"]

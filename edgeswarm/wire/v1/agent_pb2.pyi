@@ -150,7 +150,7 @@ class RoundReports(_message.Message):
     def __init__(self, reports: _Optional[_Iterable[_Union[RoundReport, _Mapping]]] = ...) -> None: ...
 
 class RoundReport(_message.Message):
-    __slots__ = ("epoch", "round", "seconds", "samples", "loss_sum", "loss_count", "forward_seconds", "backward_seconds", "send_seconds", "waiting_seconds", "all_reduce_seconds", "step_seconds", "other_seconds", "sent_bytes", "received_bytes", "peak_memory_bytes", "cpu_seconds", "gradient_norm", "fetched_sample_bytes", "model_cpu_seconds")
+    __slots__ = ("epoch", "round", "seconds", "samples", "loss_sum", "loss_count", "forward_seconds", "backward_seconds", "send_seconds", "waiting_seconds", "all_reduce_seconds", "step_seconds", "other_seconds", "sent_bytes", "received_bytes", "peak_memory_bytes", "cpu_seconds", "gradient_norm", "fetched_sample_bytes", "model_cpu_seconds", "left_out_bytes")
     class WaitingSecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +178,7 @@ class RoundReport(_message.Message):
     GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
     FETCHED_SAMPLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MODEL_CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     seconds: float
@@ -198,7 +199,8 @@ class RoundReport(_message.Message):
     gradient_norm: float
     fetched_sample_bytes: int
     model_cpu_seconds: float
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., seconds: _Optional[float] = ..., samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[float] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., send_seconds: _Optional[float] = ..., waiting_seconds: _Optional[_Mapping[str, float]] = ..., all_reduce_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., other_seconds: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., fetched_sample_bytes: _Optional[int] = ..., model_cpu_seconds: _Optional[float] = ...) -> None: ...
+    left_out_bytes: int
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., seconds: _Optional[float] = ..., samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[float] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., send_seconds: _Optional[float] = ..., waiting_seconds: _Optional[_Mapping[str, float]] = ..., all_reduce_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., other_seconds: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., fetched_sample_bytes: _Optional[int] = ..., model_cpu_seconds: _Optional[float] = ..., left_out_bytes: _Optional[int] = ...) -> None: ...
 
 class EvaluationReport(_message.Message):
     __slots__ = ("epoch", "round", "seconds", "samples", "metrics")
