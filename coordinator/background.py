@@ -16,7 +16,8 @@ import grpc
 
 _IMPORT_SECONDS = 60.0  # torch from a cold, slow disk
 _START_SECONDS = 5.0  # a thread, beside many others at work; one that hasn't started by then never will
-_CALL_SECONDS = 5.0  # for gRPC to end a call whose channel is closed
+_CALL_SECONDS = 5.0  # for gRPC to end a call whose channel is closed; torch's operations are over in moments
+_CALLED_BY_TORCH = ("__torch_function__", "__torch_dispatch__")
 _LOOK_SECONDS = 0.02
 _GRPC_FOLDER = str(Path(grpc.__file__).parent)
 
@@ -75,13 +76,15 @@ class Task(Generic[Result]):
         """End the task at the next Python instruction that it runs; True when it has ended within `wait_seconds`.
 
         A thread within a long call of C code (a matrix product, a blocking read) sees it only when that call returns.
-        Three things are let finish first:
+        Four things are let finish first:
         - an import: a library's C++ that imports (torch's does) takes any exception there for the end of the process,
           and a library left half imported stays so for whoever needs it next;
         - the start of another thread: until it runs, CPython knows the new thread by the identifier of the one that makes
           it, so that the new one might get the exception;
         - gRPC: an exception amid its accounts of a call leaves a lock taken, so that closing the channel never ends, or a thread
-          of its own at a queue that ends with the channel, a crash. `cancelled_when_abandoned` ends a call from outside.
+          of its own at a queue that ends with the channel, a crash. `cancelled_when_abandoned` ends a call from outside;
+        - what torch's C++ calls back for one operation, as it does for each while a model is exported: in places any exception
+          there is the end of the process.
         What Python calls between two instructions (a weak reference's callback, `__del__`) swallows what is raised in it; the
         task gets it once more then.
         """
@@ -174,7 +177,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _must_finish(thread_identifier: int) -> float:
     """The seconds that a thread may take for what it must finish: an `import` statement that it is inside of, however deep, the
-    start of another thread, or gRPC's part in a call; 0 where it is at none of them.
+    start of another thread, gRPC's part in a call, or what torch calls for an operation; 0 where it is at none of them.
 
     A job's own file isn't imported so, but executed.
     """
@@ -186,7 +189,7 @@ def _must_finish(thread_identifier: int) -> float:
             return _IMPORT_SECONDS
         if code is threading.Thread.start.__code__:
             patience_seconds = max(patience_seconds, _START_SECONDS)
-        elif code.co_filename.startswith(_GRPC_FOLDER):
+        elif code.co_filename.startswith(_GRPC_FOLDER) or code.co_name in _CALLED_BY_TORCH:
             patience_seconds = max(patience_seconds, _CALL_SECONDS)
         frame = frame.f_back
     return patience_seconds

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import grpc
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgeswarm.security.authority import CertificateAuthority
 from edgeswarm.security.certificates import Role
@@ -44,6 +47,34 @@ def test_an_abandoned_task_ends_at_its_next_instruction() -> None:
     assert task.abandon(wait_seconds=10)
     assert isinstance(task.error, Abandoned)
     assert task.abandon(wait_seconds=0)
+
+
+def test_a_task_amid_what_torch_calls_for_an_operation_ends_behind_it() -> None:
+    """In places an exception there ends the process: `std::terminate`, seen while a model was exported."""
+    begun, finished = [0], [0]
+
+    class Slow(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            begun[0] += 1
+            until = time.monotonic() + 0.2
+            while time.monotonic() < until:
+                pass
+            finished[0] += 1
+            return func(*args, **(kwargs or {}))
+
+    def compute() -> None:
+        ones = torch.ones(2)
+        with Slow():  # type: ignore[no-untyped-call]
+            while True:
+                ones + ones
+                time.sleep(0.05)
+
+    task = Task(compute, name="computes")
+    while not begun[0]:
+        time.sleep(0.001)
+    assert task.abandon(wait_seconds=10)
+    assert isinstance(task.error, Abandoned)
+    assert begun == finished
 
 
 def test_a_task_that_imports_ends_after_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

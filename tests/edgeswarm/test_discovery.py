@@ -96,6 +96,7 @@ def find(count: int, *, fingerprint: str = FINGERPRINT) -> list[FoundAgent]:
 # --- on the network ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("multicast")
 def test_two_agents_of_one_machine_are_both_found_and_another_clusters_is_not() -> None:
     with (
