@@ -94,9 +94,8 @@ class Folders:
 
         def xdg(variable: str, default: str) -> Path:
             chosen = environment.get(variable, "")
-            base = (
-                Path(chosen) if os.path.isabs(chosen) else whole_path("~") / default
-            )  # XDG: a relative one is ignored
+            # XDG: a relative one is ignored.
+            base = Path(chosen) if os.path.isabs(chosen) else whole_path("~") / default
             return base / "edgeswarm"
 
         return cls(

@@ -25,11 +25,9 @@ from pathlib import Path
 
 import psutil
 import zeroconf
-from zeroconf._dns import (
-    DNSAddress,
-    DNSQuestion,
-    DNSService,
-)  # the package has them too, but keeps them out of its types
+
+# The package has them, too, but keeps them out of its types.
+from zeroconf._dns import DNSAddress, DNSQuestion, DNSService
 from zeroconf._protocol.outgoing import DNSOutgoing
 
 from .config import join_host_and_port
