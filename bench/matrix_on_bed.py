@@ -88,6 +88,10 @@ class Effort:
     in_full: bool = True
 
 
+# Of each device, as the mean of a round.
+PER_ROUND = ("cpu_seconds", "model_cpu_seconds", "sent_bytes", "left_out_bytes", "received_bytes")
+
+
 def counted_rounds(warm_up: int, rounds: int, *, settled: int) -> tuple[int, int]:
     """(the first round that counts, how many do): behind the warm-up, and behind the look that settles shares and the rounds in
     which moved ones warm up; up to the next look, or behind that one where fewer than LEAST_ROUNDS would be left.
@@ -273,13 +277,7 @@ class OnBed:
                 names[device]: {
                     "peak_bytes": max(each["parts"][device]["peak_memory_bytes"] for each in rounds),
                     "card_sent_bytes": (after.sent_bytes[names[device]] - before.sent_bytes[names[device]]) / len(done),
-                    **{
-                        what: sum(each["parts"][device][what] for each in done) / len(done)
-                        for what in (
-                            *("cpu_seconds", "model_cpu_seconds"),
-                            *("sent_bytes", "left_out_bytes", "received_bytes"),
-                        )
-                    },
+                    **{what: sum(each["parts"][device][what] for each in done) / len(done) for what in PER_ROUND},
                 }
                 for device in done[-1]["parts"]
             },

@@ -29,14 +29,14 @@ class Resources:
     """Of edgeswarm's own plan in one cell.
 
     predicted_seconds, measured_seconds: of a round; the latter a median over all its rounds. planned_bytes, sent_bytes: by all
-    devices in a round; left_out_bytes: zeros that were to be sent and weren't; None where it was not told. outside: by device,
-    which part of its CPU seconds was not the model's own operations. outside_seconds_per_sample: CPU seconds of all devices.
-    peak_bytes: by device. memory_off: by device, of each run; 0.01 where a hundredth more was predicted, for the shares that it
-    had, than its peak. peer_cpu_seconds_per_sample: by peer, all its CPU seconds; our_cpu_seconds_per_sample: ours, all.
-    between_rounds_seconds: by method (ours and the peers), from one round's end to the next one's begin, which no round has in
-    it; where ends were told. peer_sent_bytes: by peer, of all its devices in a round, headers and all; card_sent_bytes:
-    likewise, ours; None where it was not told. peer_peak_bytes: of the device that held most; neither where it was not told.
-    joules_per_sample: of the machine, by method (ours and the peers), where it has a sensor.
+    devices in a round; left_out_bytes: zeros that were to be sent and weren't; None where it was not told, or the plan reckons
+    with some. outside: by device, which part of its CPU seconds was not the model's own operations. outside_seconds_per_sample:
+    CPU seconds of all devices. peak_bytes: by device. memory_off: by device, of each run; 0.01 where a hundredth more was
+    predicted, for the shares that it had, than its peak. peer_cpu_seconds_per_sample: by peer, all its CPU seconds;
+    our_cpu_seconds_per_sample: ours, all. between_rounds_seconds: by method (ours and the peers), from one round's end to the
+    next one's begin, which no round has in it; where ends were told. peer_sent_bytes: by peer, of all its devices in a round,
+    headers and all; card_sent_bytes: likewise, ours; None where it was not told. peer_peak_bytes: of the device that held most;
+    neither where it was not told. joules_per_sample: of the machine, by method (ours and the peers), where it has a sensor.
     """
 
     cell: str
@@ -64,11 +64,16 @@ class Resources:
 
     @property
     def bytes_as_planned(self) -> bool:
-        """Within MOST_BYTES_OFF. Of a model whose gradients are zeros in places fewer are sent than a plan can know of: with
-        those that were left out it may not be fewer.
-        """
-        with_zeros = self.sent_bytes + (self.left_out_bytes or 0.0)
-        return self.bytes_off <= MOST_BYTES_OFF and with_zeros >= (1 - MOST_BYTES_OFF) * self.planned_bytes
+        """Within MOST_BYTES_OFF, or with the zeros that were left out, of which a plan can't know."""
+        with_zeros = self.bytes_off_with_zeros
+        return abs(self.bytes_off) <= MOST_BYTES_OFF or (with_zeros is not None and abs(with_zeros) <= MOST_BYTES_OFF)
+
+    @property
+    def bytes_off_with_zeros(self) -> float | None:
+        """As `bytes_off`, had those been sent, too; None where it was not told, or nothing must move."""
+        if self.left_out_bytes is None or not self.planned_bytes:
+            return None
+        return self.bytes_off + self.left_out_bytes / self.planned_bytes
 
     @property
     def card_bytes_off(self) -> float | None:
@@ -118,7 +123,7 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
         measured_seconds=statistics.median(seconds for run in runs for seconds in run["round_seconds"]),
         planned_bytes=sum(planned.values()),
         sent_bytes=sum(mean(device, "sent_bytes") for device in plan.devices),
-        left_out_bytes=_left_out_bytes(document, runs),
+        left_out_bytes=None if _reckons_with_zeros(instance) else _left_out_bytes(document, runs),
         outside={device: outside[device] / cpu[device] for device in plan.devices},
         outside_seconds_per_sample=sum(outside.values()) / mini_batch,
         our_cpu_seconds_per_sample=sum(cpu.values()) / mini_batch,
@@ -137,6 +142,11 @@ def read_resources(document: Mapping[str, Any]) -> Resources | None:
         },
         joules_per_sample={method: statistics.median(found) for method, found in joules.items()},
     )
+
+
+def _reckons_with_zeros(instance: PlanningInstance) -> bool:
+    """Whether a plan has some gradient as its few rows that a round meets: of a table of words, say."""
+    return any(layer.met_gradient_bytes for layer in instance.model.layers)
 
 
 def _left_out_bytes(document: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> float | None:
@@ -250,9 +260,10 @@ def resources_table(found: Sequence[Resources]) -> Report:
 
 
 def _beside_the_plan(cell: Resources) -> str:
-    if cell.bytes_off >= -MOST_BYTES_OFF or cell.left_out_bytes is None:
+    with_zeros = cell.bytes_off_with_zeros
+    if cell.bytes_off >= -MOST_BYTES_OFF or with_zeros is None:
         return f"{cell.bytes_off:+.2%}"
-    return f"{cell.bytes_off:+.2%} ({cell.bytes_off + cell.left_out_bytes / cell.planned_bytes:+.2%} with zeros)"
+    return f"{cell.bytes_off:+.2%} ({with_zeros:+.2%} with zeros)"
 
 
 def _in_brackets(of_peers: Mapping[str, float], unit: float, *, digits: int) -> str:

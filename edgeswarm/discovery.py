@@ -39,8 +39,8 @@ FINGERPRINT_PREFIX_LENGTH = 16
 ADDRESS_CHECK_SECONDS = 10.0
 
 # Of one announcement and in one search: each is dialed, and anybody on the network may announce thousands.
-MOST_ADDRESSES = 8
-MOST_FOUND = 256
+_MOST_ADDRESSES = 8
+_MOST_FOUND = 256
 
 _LOOK_SECONDS = 0.25  # how often a search looks at what has come
 _TYPE_A, _TYPE_SRV, _CLASS_IN = 1, 33, 1  # RFC 1035 and 2782
@@ -153,7 +153,7 @@ def _agents_of(network: zeroconf.Zeroconf, info: zeroconf.ServiceInfo, fingerpri
         records = network.cache.get_all_by_details(service.server, _TYPE_A, _CLASS_IN)
         # A packet may end within an address, which is a shorter one then.
         whole = [r.address for r in records if isinstance(r, DNSAddress) and len(r.address) == _IPV4_BYTES]
-        addresses = sorted({str(ipaddress.IPv4Address(address)) for address in whole})[:MOST_ADDRESSES]
+        addresses = sorted({str(ipaddress.IPv4Address(address)) for address in whole})[:_MOST_ADDRESSES]
         if addresses and service.port:
             agents.append(FoundAgent(node_id, tuple(addresses), service.port, int(version)))
     return agents
@@ -197,7 +197,7 @@ def find_agents(
                             patience_ms = 1000 * min(1.0, max(0.001, deadline - time.monotonic()))
                             infos[name].request(network, patience_ms, _MULTICAST)
                     agents = {agent for info in infos.values() for agent in _agents_of(network, info, prefix)}
-                    found = sorted(agents, key=lambda agent: (agent.node_id, agent.addresses, agent.port))[:MOST_FOUND]
+                    found = sorted(agents, key=lambda agent: (agent.node_id, agent.addresses, agent.port))[:_MOST_FOUND]
                     if remaining_seconds == 0 or (enough is not None and enough(found)):
                         break
             finally:

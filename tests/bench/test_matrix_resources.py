@@ -105,7 +105,7 @@ def test_zeros_that_were_left_out_are_told_apart_from_bytes_that_are_missing() -
     table = resources_table([found for found in [read_resources(told)] if found is not None])
     assert table.verdicts[0] == (name, False)
     devices = told["runs"][0]["devices"].values()
-    for part, shown, holds in ((0.1, "+0.00%", True), (0.05, "-5.00%", False), (0.2, "+10.00%", True)):
+    for part, shown, holds in ((0.1, "+0.00%", True), (0.05, "-5.00%", False), (0.2, "+10.00%", False)):
         for device in devices:
             device["left_out_bytes"] = part / 0.9 * device["sent_bytes"]
         table = resources_table([found for found in [read_resources(told)] if found is not None])
@@ -120,6 +120,18 @@ def test_zeros_that_were_left_out_are_told_apart_from_bytes_that_are_missing() -
         device["sent_bytes"] *= 1.05 / 0.9
     table = resources_table([found for found in [read_resources(told)] if found is not None])
     assert table.verdicts[0] == (f"{CELL}: bytes +5.00% beside the plan", False)
+
+
+def test_zeros_that_a_plan_reckons_with_make_up_for_nothing() -> None:
+    told = document(0.9)
+    for device in told["runs"][0]["devices"].values():
+        device["left_out_bytes"] = device["sent_bytes"] / 9
+    table_of_words = told["profilings"][0]["instance"]["model"]["layers"][0]
+    table_of_words["met_gradient_bytes"] = [[16, table_of_words["param_bytes"]]]
+    found = read_resources(told)
+    assert found is not None
+    assert found.left_out_bytes is None
+    assert not found.bytes_as_planned
 
 
 def test_what_peers_sent_and_held_is_beside_it_where_it_is_known() -> None:
