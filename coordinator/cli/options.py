@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
+from edgeswarm.job import WIRE_DTYPES
 
 if TYPE_CHECKING:
     from edgeswarm.config import OperatorSettings
@@ -34,7 +35,7 @@ DEFAULT_PLANNER = PLANNERS[0]
 
 # Of `job_options` and `find_options`, what an instance file has in it already.
 SAID_BY_AN_INSTANCE = (
-    *("batch_size", "seed", "fresh_profiles"),
+    *("batch_size", "seed", "wire_dtype", "fresh_profiles"),
     *("peers", "devices", "mdns", "interfaces", "wait_seconds"),
 )
 AN_INSTANCE_SAYS_IT = "the file has its own devices and samples, and nothing is measured"
@@ -114,9 +115,14 @@ def find_options(command: Command) -> Command:
 
 
 def job_options(command: Command) -> Command:
-    """--planner, --micro-batch, --batch-size, --seed, --fresh-profiles: what a plan depends on."""
+    """--planner, --micro-batch, --batch-size, --seed, --wire-dtype, --fresh-profiles: what a plan depends on."""
     for option in (
         click.option("--fresh-profiles", is_flag=True, help="Measure devices and links again."),
+        click.option(
+            "--wire-dtype",
+            type=click.Choice(WIRE_DTYPES),
+            help="How activations and gradients travel, in place of the job's; a 16-bit one halves them.",
+        ),
         click.option(
             "--seed",
             type=click.IntRange(min=0),

@@ -75,6 +75,7 @@ def plan(
     micro_batch: int | None,
     batch_size: int | None,
     seed: int | None,
+    wire_dtype: str | None,
     fresh_profiles: bool,
     as_json: bool,
     **found: Any,
@@ -88,6 +89,7 @@ def plan(
     Examples:
       edgeswarm plan job.py
       edgeswarm plan job.py --planner pipeline
+      edgeswarm plan job.py --wire-dtype bfloat16           what that would bring
       edgeswarm plan job.py --what-if -laptop --what-if nano-1.mbps=1000
       edgeswarm plan job.py --what-if "+NVIDIA Jetson Nano"
       edgeswarm plan job.py --json > plan.json
@@ -134,6 +136,7 @@ def plan(
                 micro_batch=micro_batch,
                 batch_size=batch_size,
                 seed=seed,
+                wire_dtype=wire_dtype,
                 fresh_profiles=fresh_profiles,
             )
     except EdgeswarmError as error:

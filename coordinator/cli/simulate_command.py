@@ -62,6 +62,7 @@ def simulate(
     micro_batch: int | None,
     batch_size: int | None,
     seed: int | None,
+    wire_dtype: str | None,
     fresh_profiles: bool,
     as_json: bool,
     **found: Any,
@@ -99,6 +100,7 @@ def simulate(
             micro_batch=micro_batch,
             batch_size=batch_size,
             seed=seed,
+            wire_dtype=wire_dtype,
             fresh_profiles=fresh_profiles,
         )
     from ..simulator.simulate import simulate as simulated

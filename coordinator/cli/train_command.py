@@ -10,7 +10,6 @@ import click
 
 from edgeswarm.cli_errors import json_option, report
 from edgeswarm.errors import EdgeswarmError
-from edgeswarm.job import WIRE_DTYPES
 
 from .console import data_console, print_json
 from .interrupts import cancelled_by_signals
@@ -66,11 +65,6 @@ if TYPE_CHECKING:
     help="Follow this edgeswarm-plan/1 file; nothing is measured then.",
 )
 @click.option(
-    "--wire-dtype",
-    type=click.Choice(WIRE_DTYPES),
-    help="How activations and gradients travel, in place of the job's; a 16-bit one halves them.",
-)
-@click.option(
     "--tensorboard",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
@@ -94,7 +88,6 @@ def train(
     checkpoint_every: int | None,
     detach: bool,
     plan_path: Path | None,
-    wire_dtype: str | None,
     tensorboard: Path | None,
     keep_shares: bool,
     parts: bool,
@@ -102,6 +95,7 @@ def train(
     micro_batch: int | None,
     batch_size: int | None,
     seed: int | None,
+    wire_dtype: str | None,
     fresh_profiles: bool,
     as_json: bool,
     **found: Any,

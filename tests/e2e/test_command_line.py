@@ -33,11 +33,16 @@ def run(cluster: ThrowawayCluster, tmp_path: Path, *arguments: str | Path) -> En
     return command.end(120)
 
 
+def output_bytes(instance: Path) -> list[int]:
+    """What each layer's results for a sample take on their way to the next one, but for the model's own ones."""
+    return [layer["output_bytes"] for layer in json.loads(instance.read_text())["model"]["layers"]][:-1]
+
+
 def test_plan_then_train_by_that_plan(cluster: ThrowawayCluster, tmp_path: Path) -> None:
     job = dataclasses.replace(small_job.CNN_WITH_BATCH_NORM, epochs=2)
     path = job.write(tmp_path / "job")
 
-    planned = run(cluster, tmp_path, "plan", path)
+    planned = run(cluster, tmp_path, "plan", path, "--write-instance", tmp_path / "float32.json")
     assert planned.code == 0, planned.said
     document = json.loads(planned.output)
     assert document["format"] == "edgeswarm-plan/1"
@@ -46,6 +51,11 @@ def test_plan_then_train_by_that_plan(cluster: ThrowawayCluster, tmp_path: Path)
     assert plan.predicted is not None
     assert plan.predicted.round_seconds > 0
     wait_until_idle(cluster, *cluster.names)
+    narrow = ("--wire-dtype", "bfloat16", "--write-instance", tmp_path / "bfloat16.json")
+    assert run(cluster, tmp_path, "plan", path, *narrow).code == 0
+    wait_until_idle(cluster, *cluster.names)
+    as_it_is, halved = (output_bytes(tmp_path / f"{name}.json") for name in ("float32", "bfloat16"))
+    assert as_it_is == [2 * size for size in halved] != halved
 
     plan_file = tmp_path / "plan.json"
     plan_file.write_text(planned.output)

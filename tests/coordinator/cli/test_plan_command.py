@@ -216,6 +216,7 @@ def test_a_change_that_cannot_be_is_a_usage_error(change: str, named: str, insta
     ("given", "named"),
     [
         (("--batch-size", "64", "--seed", "1"), "--batch-size, --seed"),
+        (("--wire-dtype", "float16"), "--wire-dtype"),
         (("--device", "nano-1"), "--device"),
         (("--no-mdns",), "--no-mdns"),
         (("--fresh-profiles",), "--fresh-profiles"),
