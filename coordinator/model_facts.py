@@ -106,7 +106,9 @@ def model_costs(
         return STATISTIC_BYTES * sum(1 + 2 * norm.channels for norm in norms)
 
     def cut_bytes(values: Sequence[LiveValue], wire_dtype: str | None) -> int:
-        return sum(_travelling(value.bytes_per_sample, value.dtype, wire_dtype) for value in values)
+        return sum(
+            _travelling(value.bytes_per_sample, value.dtype, None if value.is_input else wire_dtype) for value in values
+        )
 
     def step_bytes(layer: Layer) -> int:
         """A gradient is there twice until it is added up, but for a table's; Adam's step makes two more of its size."""

@@ -217,7 +217,8 @@ class StageExchange:
             part = tensor
         else:
             part = tensor.narrow(value.batch_dim, key.first_sample - mine.first, _samples(key))
-        frame = OutgoingFrame(key, part, epoch=self._shared.epoch, wire_dtype=self._shared.wire_dtype)
+        wire_dtype = None if value.is_input else self._shared.wire_dtype
+        frame = OutgoingFrame(key, part, epoch=self._shared.epoch, wire_dtype=wire_dtype)
         self._shared.egress.send(peer, frame)
 
     def _take(self, address: Address, value: LiveValue) -> torch.Tensor | None:

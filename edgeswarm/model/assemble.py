@@ -47,7 +47,11 @@ def assemble(
         )
         for raw in lowered.nodes
     )
-    live = [tuple(_live_value(name, types[name]) for name in names) for names in (*cuts.live, outputs)]
+    inputs = {name for name, _ in lowered.inputs}
+    live = [
+        tuple(_live_value(name, types[name], is_input=name in inputs) for name in names)
+        for names in (*cuts.live, outputs)
+    ]
     batch_norms = tuple(
         _batch_norm(node, types, tensors, momenta) for node in lowered.nodes if is_counting_batch_norm(node)
     )
@@ -150,7 +154,7 @@ def _type_of(lowered: LoweredGraph, name: str | None) -> ValueType | None:
     return next((node.value for node in lowered.nodes if node.name == name), None)
 
 
-def _live_value(name: str, value: ValueType) -> LiveValue:
+def _live_value(name: str, value: ValueType, *, is_input: bool) -> LiveValue:
     assert value.dtype is not None
     shape = tuple(-1 if size is None or size == BATCH else size for size in value.shape)
     exact = value.shape.count(BATCH) == 1 and None not in value.shape
@@ -160,6 +164,7 @@ def _live_value(name: str, value: ValueType) -> LiveValue:
         shape=shape,
         batch_dim=value.shape.index(BATCH) if exact else -1,
         requires_grad=False,
+        is_input=is_input,
     )
 
 
@@ -170,6 +175,12 @@ def _batch_norm(
     momenta: Mapping[str, float | None],
 ) -> BatchNorm:
     mean, variance = node.args[3]["tensor"], node.args[4]["tensor"]
+    if tensors[mean].kind != "buffer" or tensors[variance].kind != "buffer":
+        raise EdgeswarmError(
+            ErrorCode.EXPORT_FAILED,
+            f"A batch normalisation keeps its running statistics in {mean}, which is no buffer of the model{node.line}.",
+            "Make them with register_buffer.",
+        )
     path = mean.rpartition(".")[0]
     counter = f"{path}.num_batches_tracked" if path else "num_batches_tracked"
     channels = tensors[mean].shape[0]
@@ -186,7 +197,8 @@ def _batch_norm(
 
 def _positions(node: RawNode, types: Mapping[str, ValueType], channels: int) -> int:
     """Elements of one channel that a sample gives to a batch norm."""
-    elements = types[node.args[0]["node"]].elements
+    normalised = node.args[0].get("node")
+    elements = types[normalised].elements if normalised is not None else None
     if elements is None or elements[0] == 0 or elements[1] != 0:
         raise EdgeswarmError(
             ErrorCode.EXPORT_FAILED,
@@ -198,7 +210,7 @@ def _positions(node: RawNode, types: Mapping[str, ValueType], channels: int) -> 
 
 def _least_batch(node: RawNode, types: Mapping[str, ValueType]) -> int:
     """Two samples for a training batch norm over one position: the variance of one element is nothing."""
-    if operators.packet_of(node.op) != "batch_norm" or not node.args[5]:
+    if operators.packet_of(node.op) != "batch_norm" or not node.args[5] or "node" not in node.args[0]:
         return 1
     shape = types[node.args[0]["node"]].shape
     return 2 if all(size == 1 for size in shape[2:]) and shape[:1] == (BATCH,) else 1

@@ -159,8 +159,9 @@ def _glued(nodes: list[RawNode], memory: SharedMemory) -> set[int]:
 
 
 def is_counting_batch_norm(node: RawNode) -> bool:
-    """Whether the node is a batch norm in training mode that keeps running statistics."""
-    return node.op == "aten.batch_norm.default" and bool(node.args[5]) and isinstance(node.args[3], dict)
+    """Whether the node is a batch norm in training mode that keeps running statistics, and doesn't compute them (MAML)."""
+    statistics = node.args[3] if node.op == "aten.batch_norm.default" and node.args[5] else None
+    return isinstance(statistics, dict) and "tensor" in statistics
 
 
 def _between_heavy(nodes: list[RawNode], allowed: dict[int, int]) -> list[int]:

@@ -221,3 +221,8 @@ def drawing_from(generator: torch.Generator) -> Iterator[Callable[[], bool]]:
 def states_of_generators() -> tuple[object, ...]:
     """Of Python's `random` and numpy's legacy generator: equal before and after where nobody drew."""
     return random.getstate(), str(np.random.get_state(legacy=False))
+
+
+def states_of_all_generators() -> tuple[object, ...]:
+    """Likewise, and of torch's default one: of those from which code draws that has no generator of its own."""
+    return *states_of_generators(), torch.get_rng_state().numpy().tobytes()

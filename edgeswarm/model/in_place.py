@@ -28,11 +28,13 @@ _MAKERS = words("batch_norm native_group_norm group_norm conv1d conv2d conv3d ad
 _NEGATIVE_SLOPE = 0.01
 
 
-def in_place_forms(nodes: Sequence[Node], *, kept: frozenset[str]) -> dict[str, Callable[..., torch.Tensor]]:
+def in_place_forms(
+    nodes: Sequence[Node], *, kept: frozenset[str], returned: frozenset[str] = frozenset()
+) -> dict[str, Callable[..., torch.Tensor]]:
     """By name, what computes the same in place, for those of a layer's nodes that can have it.
 
-    kept: values of the layer that are read behind it. None where the layer changes something in place by itself: that might be
-    the activation's result, which its gradient asks for then.
+    kept: values of the layer that are read behind it. returned: of the whole model's, into which a loss may write. None where the
+    layer changes something in place by itself: that might be the activation's result, which its gradient asks for then.
     """
     if any(_is_in_place(node) for node in nodes):
         return {}
@@ -40,7 +42,7 @@ def in_place_forms(nodes: Sequence[Node], *, kept: frozenset[str]) -> dict[str, 
     makers = {node.name: packet_of(node.op) for node in nodes}
     found = {}
     for node in nodes:
-        if packet_of(node.op) not in _ACTIVATIONS or not _keeps_signs(node):
+        if packet_of(node.op) not in _ACTIVATIONS or node.name in returned or not _keeps_signs(node):
             continue
         if len(node.reads) == 1 and node.reads[0] not in kept:
             (read,) = node.reads

@@ -475,17 +475,20 @@ def _aliasing(op: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[di
         return [], []
     resolve: Callable[[str], Any] = operators.resolve
     schema = resolve(op)._schema
+    packet = operators.packet_of(op)
+    may_return = operators.may_return_argument(packet, args)
     mutated: list[dict[str, Any]] = []
     viewed: list[dict[str, Any]] = []
     for index, argument in enumerate(schema.arguments):
         given = args[index] if index < len(args) else kwargs.get(argument.name)
         marked = [item for item in (given if isinstance(given, list) else [given]) if isinstance(item, dict)]
-        if argument.alias_info is not None:
+        if argument.alias_info is not None or may_return(index):
             viewed += marked
-            if argument.alias_info.is_write:
-                mutated += marked
-    if operators.packet_of(op).endswith("dropout"):
-        viewed += [args[0]]  # a dropout that doesn't draw returns its input itself, which its schema doesn't say
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            mutated += marked
+    statistics = [given for given in args[3:5] if isinstance(given, dict)] if packet == "batch_norm" and args[5] else []
+    if any("node" in given for given in statistics):
+        mutated += statistics  # that a forward computes, or cuts out of a buffer; of whole buffers stages take care
     return mutated, viewed
 
 

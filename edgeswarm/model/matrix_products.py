@@ -49,7 +49,8 @@ def are_faster() -> bool:
 
 def linear(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """What `aten.linear` gives. values: [..., in]; weight: [out, in]."""
-    if not _is_ours(values, weight, rows=values.numel() // max(1, values.shape[-1])):
+    is_bias = bias is None or bias.shape == weight.shape[:1]
+    if not (is_bias and _is_ours(values, weight, rows=values.numel() // max(1, values.shape[-1]))):
         return plain.linear(values, weight, bias)
     found: torch.Tensor = _Linear.apply(values, weight, bias)  # type: ignore[no-untyped-call]
     return found

@@ -145,9 +145,14 @@ def _make_plain(graph: LoweredGraph, index: int) -> None:
     dtypes |= {value.dtype for name, value in graph.inputs if name in node.reads}
     _, packet, overload = node.op.split(".")
     plain = f"aten.{packet.removesuffix('_')}.{overload}"
+    # Beside the model's own tensors, whose types aren't looked at here, or as a comparison, it might give another type.
+    of_tensors = any(references((node.args, node.kwargs), "tensor"))
+    compares = packet.removesuffix("_") in operators.COMPARING_PACKETS and node.value.dtype != "bool"
     if (
         older & read_later
         or dtypes != {node.value.dtype}
+        or of_tensors
+        or compares
         or not packet.endswith("_")
         or not operators.is_allowed(plain)
     ):

@@ -114,6 +114,16 @@ _TORCH_SYMBOLIC = words("sym_float sym_int sym_ite sym_max sym_min sym_not")
 #: What may share the memory of its first argument, among others.
 SHAPE_PACKETS = words(_SHAPE)
 
+#: What may give its first argument back as it is, or all of a list, though its schema says nothing of it.
+_MAY_RETURN_ARGUMENT = words(
+    "type_as sum_to_size atleast_1d atleast_2d atleast_3d broadcast_tensors meshgrid unsafe_chunk unsafe_split "
+    "unsafe_split_with_sizes"
+)
+#: Whose results are truth values, and whose forms in place give them in the argument's type.
+COMPARING_PACKETS = words(
+    "eq equal ge greater greater_equal gt le less less_equal lt ne not_equal logical_and logical_not logical_or logical_xor"
+)
+
 _RANDOM_PACKETS = words(_RANDOM)
 #: Position and name of the argument that must be above zero for an operation to draw, where it may also not draw.
 _DRAWS_IF_POSITIVE = {
@@ -198,6 +208,14 @@ def resolve(op: str) -> Callable[..., Any]:
         )
     resolved: Callable[..., Any] = found
     return resolved
+
+
+def may_return_argument(packet: str, args: Sequence[Any]) -> Callable[[int], bool]:
+    """Whether the argument at a place may come back as the result: what a dropout that doesn't draw gets, say."""
+    if packet == "einsum" and len(args[1]) == 1:  # of several operands it makes a new tensor
+        return lambda place: place == 1
+    found = packet.endswith("dropout") or packet in _MAY_RETURN_ARGUMENT
+    return lambda place: found and place == 0
 
 
 def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: tuple[int, str], *, default: Any) -> Any:

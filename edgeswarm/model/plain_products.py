@@ -37,7 +37,8 @@ def conv2d(
 
 def linear(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """What `aten.linear` gives. values: [..., in]; weight: [out, in]."""
-    if not are_wanted_later() or values.dim() < 2 or weight.dim() != 2:
+    is_bias = bias is None or bias.shape == weight.shape[:1]
+    if not (is_bias and are_wanted_later()) or values.dim() < 2 or weight.dim() != 2:
         return functional.linear(values, weight, bias)
     found: torch.Tensor = _Linear.apply(values, weight, bias)  # type: ignore[no-untyped-call]
     return found

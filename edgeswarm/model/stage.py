@@ -28,7 +28,7 @@ from .later_weights import LaterWeights, collecting, leaving_weights, waiting_no
 from .matrix_products import own_products
 from .memory_layout import arranged, resolve_for_any_layout, wants_channels_last
 from .node import Node, map_argument
-from .operators import packet_of, resolve
+from .operators import SHAPE_PACKETS, packet_of, resolve
 from .plain_products import PLAIN_PRODUCTS
 from .stage_graph import StageGraph
 from .values import TensorSpec
@@ -237,12 +237,24 @@ def _compile(
         layers[node.layer].append(node)
     last_use = {name: index for index, nodes in layers.items() for node in nodes for name in node.reads}
     last_use |= {value.name: graph.end_layer for value in graph.outputs}
+    returned = {value.name for value in graph.outputs} if graph.is_last else set()
+    for node in reversed(graph.nodes):  # and what these may be views of
+        if node.name in returned and packet_of(node.op) in SHAPE_PACKETS:
+            returned.update(node.reads)
     scratch = {batch_norm.name for batch_norm in graph.batch_norms}
     alive = {value.name for value in graph.inputs}
     programs = []
     for index, nodes in layers.items():
         program = _compile_layer(
-            index, nodes, last_use, scratch, waiting=waiting, device=device, own=own, resolve_op=resolve_op
+            index,
+            nodes,
+            last_use,
+            scratch,
+            returned=frozenset(returned),
+            waiting=waiting,
+            device=device,
+            own=own,
+            resolve_op=resolve_op,
         )
         alive.update(program.makes)
         forgets = tuple(sorted(name for name in alive if last_use.get(name, -1) <= index))
@@ -257,6 +269,7 @@ def _compile_layer(
     last_use: Mapping[str, int],
     scratch: set[str],
     *,
+    returned: frozenset[str],
     waiting: frozenset[str],
     device: torch.device,
     own: Mapping[str, Callable[..., Any]],
@@ -266,7 +279,8 @@ def _compile_layer(
     made = {node.name for node in nodes}
     reads = tuple(dict.fromkeys(name for node in nodes for name in node.reads if name not in made))
     batch = graph.placeholder("batch")
-    values = {name: graph.placeholder(name) for name in reads}
+    # By number: a model's own names may be any, "batch" too.
+    values = {name: graph.placeholder(f"value_{index}") for index, name in enumerate(reads)}
     held: dict[str | tuple[str, int], fx.Node] = {}
     batches: dict[tuple[int, int], fx.Node] = {(1, 0): batch}
     # Placeholders go before the calls: tensors are gathered first.
@@ -297,7 +311,7 @@ def _compile_layer(
         return getattr(torch, content)  # dtype or memory_format, checked against lists of names
 
     makes = tuple(node.name for node in nodes if last_use.get(node.name, -1) > index)
-    in_place = in_place_forms(nodes, kept=frozenset(makes))
+    in_place = in_place_forms(nodes, kept=frozenset(makes), returned=returned)
     for node in nodes:
         if node.name not in scratch:
             args = map_argument(node.args, place)

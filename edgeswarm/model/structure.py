@@ -172,3 +172,5 @@ def _walk(structure: Mapping[str, Any], value: Any, where: str) -> Iterator[tupl
             raise ValueError(f"{where} is not a sequence of {len(content)} items")
         for index, (item, part) in enumerate(zip(content, value, strict=True)):
             yield from _walk(item, part, f"{where}[{index}]")
+    elif content is None and value is not None:
+        raise ValueError(f"{where} is something, and was None")

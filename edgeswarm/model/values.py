@@ -40,7 +40,7 @@ class LiveValue:
     an output of the whole model that has none (a scalar loss term, or batch times length in one dimension, with -1 for
     what isn't fixed): such a value never crosses between devices.
     requires_grad: a gradient of the same shape comes back. filler: what stands for it among made-up inputs (fillers.py), where it
-    has whole numbers or truth values.
+    has whole numbers or truth values. is_input: the model's own, which travels as it is: labels among them, say.
     """
 
     name: str
@@ -49,6 +49,7 @@ class LiveValue:
     batch_dim: int
     requires_grad: bool
     filler: int = 0
+    is_input: bool = False
 
     @property
     def bytes_per_sample(self) -> int:
@@ -68,6 +69,7 @@ class LiveValue:
             "batch_dim": self.batch_dim,
             "requires_grad": self.requires_grad,
             "filler": self.filler,
+            "is_input": self.is_input,
         }
 
     @classmethod
@@ -79,6 +81,7 @@ class LiveValue:
             batch_dim=fields.integer("batch_dim", minimum=-1),
             requires_grad=fields.flag("requires_grad"),
             filler=fields.integer("filler", minimum=-(2**63)),
+            is_input=fields.flag("is_input"),
         )
         unknown = [dim for dim, size in enumerate(value.shape) if size < 0]
         if value.batch_dim >= 0 and unknown != [value.batch_dim]:

@@ -22,6 +22,9 @@ from .frames import LARGEST_EXPONENT
 WIRE_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 # The largest element is brought to at least 2**14 and below 2**15: float16 ends at 65504.
 _TOP_EXPONENT = 15
+# Beyond these a number rounds to infinity, and the least float32, which masks are made of, would no more be one: a softmax over
+# nothing else is no number then.
+_LARGEST = {torch.bfloat16: torch.finfo(torch.bfloat16).max, torch.float16: math.ldexp(1.0 - 2.0**-11, 128)}
 # From here on a fraction below 1 rounds to 1 in float16, and belongs to the next power of two: else its second journey
 # would have another exponent than its first.
 _ROUNDS_TO_ONE = 1.0 - 2.0**-12
@@ -53,7 +56,11 @@ def narrowed(tensor: torch.Tensor, wire_dtype: str | None) -> Narrowed:
     narrow = travelling_dtype(tensor.dtype, wire_dtype)
     if narrow == tensor.dtype:
         return Narrowed(tensor)
-    exponent = _exponent(tensor) if narrow is torch.float16 else 0
+    largest = float(torch.linalg.vector_norm(tensor, ord=math.inf)) if tensor.numel() else 0.0
+    if _LARGEST[narrow] < largest < math.inf:
+        largest = _LARGEST[narrow]
+        tensor = tensor.clamp(-largest, largest)
+    exponent = _exponent(largest) if narrow is torch.float16 else 0
     return Narrowed((tensor * math.ldexp(1.0, -exponent) if exponent else tensor).to(narrow), exponent)
 
 
@@ -62,8 +69,7 @@ def through_wire(tensor: torch.Tensor, wire_dtype: str | None) -> torch.Tensor:
     return narrowed(tensor, wire_dtype).widened(tensor.dtype)
 
 
-def _exponent(tensor: torch.Tensor) -> int:
-    largest = float(torch.linalg.vector_norm(tensor, ord=math.inf)) if tensor.numel() else 0.0
+def _exponent(largest: float) -> int:
     if not math.isfinite(largest) or largest == 0.0:
         return 0  # an infinity stays one: whoever gets it shall know
     fraction, power = math.frexp(largest)

@@ -1,3 +1,3 @@
 """The version of the contract between processes; devices whose versions differ don't train together."""
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8

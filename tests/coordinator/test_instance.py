@@ -55,6 +55,15 @@ def test_a_narrow_wire_halves_what_travels_and_no_memory(wire_dtype: str | None,
     assert [layer.narrow_output_bytes for layer in costs.layers] == (halves if factor == 1.0 else [None] * 4)
 
 
+def test_the_models_own_inputs_are_not_narrowed() -> None:
+    graph = small_graph([["a"], ["b"]])
+    relayed = replace(graph.cuts[0][0], is_input=True)
+    cuts = (graph.cuts[0], (relayed, *graph.cuts[1]), graph.cuts[2])
+    costs = model_costs(replace(graph, cuts=cuts), wire_dtype="bfloat16")
+    assert costs.layers[0].output_bytes == 16 + 8
+    assert model_costs(replace(graph, cuts=cuts), wire_dtype=None).layers[0].narrow_output_bytes == 16 + 8
+
+
 def test_what_is_frozen_is_not_trained_and_needs_no_answer() -> None:
     graph = small_graph([["frozen1"], ["frozen2", "a"], ["b"]])
     (value,) = graph.cuts[1]

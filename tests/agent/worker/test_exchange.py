@@ -36,13 +36,37 @@ def small_model() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1))
 
 
+class Weighted(nn.Module):
+    """The last layer reads an input of the model's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 5), nn.Linear(5, 1)
+
+    def forward(self, values: Tensor, weights: Tensor) -> Tensor:
+        found: Tensor = self.last(torch.tanh(self.first(values))) * weights
+        return found
+
+
 @functools.cache
 def graph_of_it() -> LayerGraph:
     return export_model(small_model(), (torch.zeros(4, 2),)).layer_graph
 
 
-def exchanges(lan: Lan, *, gradients: bool = True) -> dict[str, StageExchange]:
-    model, graph = small_model(), graph_of_it()
+@functools.cache
+def graph_of_weighted() -> LayerGraph:
+    return export_model(Weighted(), (torch.zeros(4, 2), torch.zeros(4, 1))).layer_graph
+
+
+def exchanges(
+    lan: Lan,
+    *,
+    gradients: bool = True,
+    model: nn.Module | None = None,
+    graph: LayerGraph | None = None,
+    wire_dtype: str | None = None,
+) -> dict[str, StageExchange]:
+    model, graph = model or small_model(), graph or graph_of_it()
     middle, end = 1, len(graph.layers)
     plan = Plan(
         planner="by hand",
@@ -62,6 +86,7 @@ def exchanges(lan: Lan, *, gradients: bool = True) -> dict[str, StageExchange]:
             egress=worker.egress,
             clock=RoundClock(),
             progress=Progress(),
+            wire_dtype=wire_dtype,
         )
         module = StageModule(graph.stage(stage.first_layer, stage.end_layer), dict(model.named_parameters()))
         made[name] = StageExchange(
@@ -95,6 +120,22 @@ def test_values_and_gradients_go_by_overlaps_of_sample_intervals(tmp_path: Path)
                     exchange.send_gradients(micro_batch, {0: gradients[micro_batch][mine]})
 
         lan.at_once(talk)
+
+
+@pytest.mark.parametrize("wire_dtype", ["bfloat16", "float16"])
+def test_what_is_narrowed_is_computed_and_no_input_of_the_model(wire_dtype: str, tmp_path: Path) -> None:
+    """Labels, say, of a model that computes its loss itself."""
+    graph = graph_of_weighted()
+    sent = [torch.randn(4, 1 if value.is_input else 5) + 1000.0 for value in graph.cuts[1]]
+    with Lan(tmp_path, [A, B, C, D]) as lan:
+        lan.connect()
+        made = exchanges(lan, model=Weighted(), graph=graph, wire_dtype=wire_dtype)
+        for name in (A, B):
+            made[name].send_outputs(0, [tensor[MINE[name][0]] for tensor in sent])
+        for name in (C, D):
+            for value, tensor, taken in zip(graph.cuts[1], sent, made[name].take_inputs(0), strict=True):
+                assert torch.equal(taken, tensor[MINE[name][0]]) == value.is_input
+    assert {value.is_input for value in graph.cuts[1]} == {True, False}
 
 
 def test_where_one_peer_has_no_gradient_it_counts_as_zeros_and_where_none_has_there_is_none(tmp_path: Path) -> None:

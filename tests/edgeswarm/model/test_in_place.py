@@ -133,6 +133,19 @@ def test_it_does_not_where_somebody_else_needs_that(between: Callable[[Tensor], 
     assert_bits_of_the_model(model, found)
 
 
+def test_a_loss_may_write_into_what_the_model_returns() -> None:
+    """As into the result of `relu6`, whose gradient asks for its argument."""
+    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.ReLU6(), nn.Flatten())
+    found = exported(model)
+    graph = found.layer_graph.stage(0, len(found.layer_graph.layers))
+    module = StageModule(graph, {name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
+    (output,) = module.forward(BATCH, [IMAGES], draw=None)
+    output.mul_(2.0).sum().backward()  # type: ignore[no-untyped-call]
+    model(IMAGES).mul_(2.0).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(module.parameters[name].grad, parameter.grad), name  # type: ignore[arg-type]
+
+
 def residual(image: Tensor) -> Tensor:
     return functional.relu6(image + functional.hardtanh(image, -0.5, 0.5))
 

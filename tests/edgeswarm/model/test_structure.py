@@ -84,6 +84,13 @@ def test_output_classes_become_records() -> None:
     assert flatten(structure, output) == leaves
 
 
+def test_what_was_none_is_none() -> None:
+    structure = {"dict": [["a", {"value": 0}], ["mask", {"constant": None}]]}
+    assert flatten(structure, {"a": 1.0, "mask": None}) == [1.0]
+    with pytest.raises(ValueError, match=r"the model's input\['mask'\] is something, and was None"):
+        flatten(structure, {"a": 1.0, "mask": 2.0})
+
+
 @pytest.mark.parametrize("value", [{"b": 1.0}, [1.0], {"a": (1.0,)}])
 def test_a_value_of_another_structure_says_where(value: Any) -> None:
     structure, _ = _described({"a": (1.0, 2.0)})

@@ -16,7 +16,17 @@ from edgeswarm.wire.tensor_narrowing import narrowed, through_wire
 )
 def test_a_second_journey_loses_nothing(values: list[float], wire_dtype: str) -> None:
     once = through_wire(torch.tensor(values, dtype=torch.float32), wire_dtype)
+    assert bool(torch.isfinite(once).all())
     assert torch.equal(through_wire(once, wire_dtype), once)
+
+
+@pytest.mark.parametrize("wire_dtype", ["bfloat16", "float16"])
+def test_what_is_finite_stays_so(wire_dtype: str) -> None:
+    least = torch.finfo(torch.float32).min
+    travelled = through_wire(torch.tensor([least, 0.0, 1e38, -least]), wire_dtype)
+    assert travelled[0] == -travelled[3] == pytest.approx(least, rel=2.0**-8)
+    assert torch.softmax(travelled[:1].expand(4), dim=0).tolist() == [0.25] * 4
+    assert torch.equal(through_wire(travelled, wire_dtype), travelled)
 
 
 @given(st.floats(1e-30, 1e30), st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=20))
