@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
-from edgeswarm.process_memory import anonymous_bytes
+from edgeswarm.process_memory import anonymous_bytes, major_page_faults
 from edgeswarm.wire.v1 import agent_pb2, worker_pb2
 
 from .hang import LOOK_SECONDS, SILENT_SECONDS, HangWatch
@@ -301,7 +301,7 @@ class Device:
     # --- a worker that hangs --------------------------------------------------------------------------------------
 
     def _watch_for_hangs(self) -> None:
-        looked, reported = time.monotonic(), 0.0
+        looked, reported, faulted = time.monotonic(), 0.0, 0
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, LOOK_SECONDS)
@@ -311,7 +311,11 @@ class Device:
             watch, worker = self._hang_watch, self._worker
             if watch is not None and worker is not None and worker.alive:
                 progress, last = worker.progress(), worker.reported
-                if watch.hangs(progress, since_last_seconds=now - looked, is_silent=last == reported):
+                before, faulted = faulted, major_page_faults(worker.process_id)
+                faults = max(0, faulted - before)
+                if watch.hangs(
+                    progress, since_last_seconds=now - looked, is_silent=last == reported, page_faults=faults
+                ):
                     doing = f"{progress.action}, round {progress.round + 1}"
                     limit = watch.limit_seconds(progress)
                     worker.kill_hung(

@@ -24,6 +24,8 @@ LEAST_SECONDS_OF_THE_FIRST = 60.0
 TIMES_AS_LONG = 20.0
 # Without a report: code in C that lets nobody else run may make an item ready for so long (above).
 SILENT_SECONDS = 300.0
+# From one look to the next. A card of the slowest kind reads some hundred pages a second one by one.
+FAULTS_OF_A_SWAPPED_WORKER = 50
 
 
 class HangWatch:
@@ -49,10 +51,18 @@ class HangWatch:
             return self._first_seconds
         return max(LEAST_SECONDS, TIMES_AS_LONG * progress.longest_seconds)
 
-    def hangs(self, progress: agent_pb2.WorkerProgress, *, since_last_seconds: float, is_silent: bool = False) -> bool:
+    def hangs(
+        self,
+        progress: agent_pb2.WorkerProgress,
+        *,
+        since_last_seconds: float,
+        is_silent: bool = False,
+        page_faults: int = 0,
+    ) -> bool:
         """Whether the action under way has taken longer than it may, or nothing was heard for too long.
 
-        is_silent: it hasn't reported since the last look.
+        is_silent: it hasn't reported since the last look. page_faults: since then, of memory that came from a disk: a worker that
+        waited for long and was swapped out takes a while to come back, which is slow, not hung.
         Between two looks not more than two of the usual intervals count: a machine that stood still altogether, and the worker
         with it, says nothing.
         """
@@ -60,5 +70,6 @@ class HangWatch:
         self._silent_seconds = self._silent_seconds + seconds if is_silent else 0.0
         is_same = progress.computing and progress.action_number == self._action_number
         self._action_number = progress.action_number
-        self._seen_seconds = self._seen_seconds + seconds if is_same else 0.0
+        comes_back = page_faults >= FAULTS_OF_A_SWAPPED_WORKER
+        self._seen_seconds = self._seen_seconds + (0.0 if comes_back else seconds) if is_same else 0.0
         return self._seen_seconds > self.limit_seconds(progress) or self.is_silent

@@ -239,7 +239,9 @@ class _Conversation:
     def __init__(self, worker: WorkerProcess, command: worker_pb2.WorkerCommand, context: grpc.ServicerContext) -> None:
         self._worker = worker
         self._command = command
-        self._context = context
+        # Counted by a clock that nobody sets: gRPC's is the wall's, and boards get their time from the network, at some time.
+        left_seconds = context.time_remaining()
+        self._deadline = None if left_seconds is None else time.monotonic() + left_seconds
         self._pending = worker.send(command)
         context.add_callback(lambda: self._pending.abandon("The caller is gone."))
 
@@ -251,8 +253,9 @@ class _Conversation:
 
     def next(self, longest_seconds: float) -> worker_pb2.WorkerEvent:
         """The worker's next answer. Raises: its error, its death, WORKER_FAILED in silence."""
-        remaining = self._context.time_remaining()
-        timeout = longest_seconds if remaining is None else min(remaining, longest_seconds)
+        timeout = longest_seconds
+        if self._deadline is not None:
+            timeout = min(longest_seconds, max(0.0, self._deadline - time.monotonic()))
         try:
             return self._pending.next(timeout)
         except queue.Empty:

@@ -130,6 +130,8 @@ class DataServiceProcess:
                 except subprocess.TimeoutExpired:
                     end()
             process.wait()
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # what the user's data set has started: a pool of processes, say
 
     def _say(self, line: str) -> None:
         assert self._process is not None

@@ -36,6 +36,8 @@ LARGEST_PROFILED_BATCH = 256
 LINK_SECONDS = 0.3
 PROFILE_CALL_SECONDS = 1800.0
 _PROBE_LINK_CALL_SECONDS = 40.0
+# By which one direction of a link is faster than the other one only where something came between.
+DOUBTFUL_TIMES = 3.0
 
 
 def batch_sizes_to_profile(largest_batch: int) -> tuple[int, ...]:
@@ -173,6 +175,20 @@ def missing_links(profiles: Profiles, places: Mapping[str, Place], *, now: float
     """The ordered pairs (from, to) of these devices that have to be measured. Pure. places: by node id."""
     pairs = [(sender, receiver) for sender in places for receiver in places if sender != receiver]
     return [pair for pair in pairs if profiles.link(*pair, hosts=link_hosts(places, *pair), now=now) is None]
+
+
+def doubtful_links(profiles: Profiles, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Of these, which are measured: those whose way back is several times as fast. Pure.
+
+    A link is measured for a third of a second, in which a radio may have looked for other networks; a plan goes by it for a day.
+    """
+    found = []
+    for sender, receiver in pairs:
+        back = profiles.links.get((receiver, sender))
+        there = profiles.links[sender, receiver].bandwidth_bytes_per_second
+        if back is not None and back.bandwidth_bytes_per_second > DOUBTFUL_TIMES * there:
+            found.append((sender, receiver))
+    return found
 
 
 def missing_source_links(profiles: Profiles, places: Mapping[str, Place], *, now: float) -> list[tuple[str, str]]:

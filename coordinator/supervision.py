@@ -41,6 +41,7 @@ from .job_state import (
     Watched,
     advance,
 )
+from .suspended import LONGEST_NAP_SECONDS, SleepWatch, slept
 
 _POLL_SECONDS = 0.05
 
@@ -77,6 +78,7 @@ class Supervision:
         self.on_round = on_round
         self.on_evaluation: Callable[[str, agent_pb2.EvaluationReport], None] = lambda device, report: None
         self.on_action: Callable[[str, str], None] = lambda device, action: None
+        self._sleep = SleepWatch()
         self.own_check: Callable[[], EdgeswarmError | None] = lambda: None
         self._cancel = cancel
         self._state = JobState(lost_seconds=lost_seconds)
@@ -163,6 +165,9 @@ class Supervision:
 
     def pump(self) -> None:
         """Take in what has arrived, or wait a moment for something."""
+        asleep_seconds = self._sleep.slept_seconds()
+        if asleep_seconds > LONGEST_NAP_SECONDS and self._state.devices:  # before what devices say of it
+            self._apply(OwnFailure(slept(asleep_seconds)))
         try:
             arrival = self._queue.get(timeout=_POLL_SECONDS)
             while True:

@@ -1,4 +1,6 @@
-"""How much memory a process holds, and held at most: a worker's, and the command's where it says what workers will hold."""
+"""How much memory a process holds, and held at most: a worker's, and the command's where it says what workers will hold. And how
+often it waited for memory that lay on a disk.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _CLEAR = Path("/proc/self/clear_refs")
+_MAJOR_FAULTS = 9  # field 12 of /proc/PID/stat, behind the process's name
 
 
 def _status_bytes(process_id: int | None = None) -> dict[str, int]:
@@ -42,6 +45,16 @@ def reset_peak() -> None:
         _CLEAR.write_text("5")
     except OSError:
         return
+
+
+def major_page_faults(process_id: int) -> int:
+    """How often the process has waited for its memory to come from a disk, swap or files; 0 of one that has ended."""
+    try:
+        # The name, in brackets, may have anything in it.
+        fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[_MAJOR_FAULTS])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def give_back_free_memory() -> None:

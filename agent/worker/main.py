@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import threading
 import time
 import traceback
@@ -121,8 +122,7 @@ class Worker:
                     self._halts_read += 1
                     self._switch.halt()
                 self._commands.put(command)
-        # The daemon is gone: nobody is left to compute for.
-        os._exit(0)
+        _leave()
 
     def _report_progress(self) -> None:
         while True:
@@ -317,8 +317,14 @@ class Worker:
                 failure=failure,
             ))  # fmt: skip
         except BrokenPipeError:
-            # The daemon is gone; the reader thread ends the process as well.
-            os._exit(0)
+            _leave()  # the reader thread ends the process as well
+
+
+def _leave() -> None:
+    """The daemon is gone: nobody is left to compute for, or to end what the job's code has started."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
 
 
 def _tensor_server(identity: Identity, listen: str) -> TensorServer:

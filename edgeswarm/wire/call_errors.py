@@ -59,7 +59,7 @@ def error_of_call(error: grpc.RpcError, *, device: str, doing: str = "") -> Edge
         return EdgeswarmError(
             ErrorCode.DEVICE_UNREACHABLE,
             f"{device} closed the connection before the first call{tried}.",
-            "Check that this machine and that device have joined the same cluster.",
+            "Check that this machine and that device have joined the same cluster, and that both clocks are right.",
             detail=details,
         )
     if code is grpc.StatusCode.UNAVAILABLE:

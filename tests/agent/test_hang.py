@@ -47,6 +47,13 @@ def test_short_actions_never_hang_however_they_fall_on_the_looks() -> None:
         assert not watch.hangs(progress, since_last_seconds=LOOK_SECONDS)
 
 
+def test_a_worker_whose_memory_comes_from_a_disk_is_slow() -> None:
+    watch = HangWatch(0.0)
+    swapped = [watch.hangs(computing(7), since_last_seconds=LOOK_SECONDS, page_faults=200) for _ in range(100)]
+    assert not any(swapped)
+    assert looks_until_it_hangs(watch, computing(7)) == LEAST_SECONDS / LOOK_SECONDS
+
+
 def test_who_waits_does_not_hang() -> None:
     progress = agent_pb2.WorkerProgress(action="waiting for samples", action_number=7, action_seconds=1e6)
     assert looks_until_it_hangs(HangWatch(0.0), progress, most=1000) is None

@@ -18,6 +18,7 @@ from edgeswarm_coordinator.profiling import (
     TimedPart,
     batch_sizes_to_profile,
     distinct_layers,
+    doubtful_links,
     link_hosts,
     measure_layers,
     missing_links,
@@ -227,6 +228,23 @@ def test_links_are_measured_in_both_directions() -> None:
     found = Profiles(links={("a", "b"): Link(1e8, 1e-4, 100.0, hosts=("10.0.0.1", "10.0.0.2"))})
     assert missing_links(found, PLACES, now=200.0) == [("b", "a")]
     assert missing_links(found, {"a": PLACES["a"]}, now=200.0) == []
+
+
+def test_a_direction_that_is_much_slower_than_the_way_back_is_doubtful() -> None:
+    found = Profiles(
+        links={
+            pair: Link(speed, 1e-4, 100.0, hosts=("", ""))
+            for pair, speed in {
+                ("a", "b"): 2e6,
+                ("b", "a"): 1e7,
+                ("a", "c"): 4e6,
+                ("c", "a"): 1e7,
+                (DATA_SOURCE, "a"): 1e5,
+            }.items()
+        }
+    )
+    assert doubtful_links(found, list(found.links)) == [("a", "b")]
+    assert doubtful_links(found, [("b", "a"), ("a", "c")]) == []
 
 
 def test_links_of_a_device_that_has_another_address_now_are_measured_again() -> None:

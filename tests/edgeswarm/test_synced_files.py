@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -22,6 +23,23 @@ def test_all_parts_are_written_before_the_disk_is_asked_for(tmp_path: Path, monk
     write_synced(tmp_path / "file", (part for part in (b"ab", b"", b"cde")))
     assert (tmp_path / "file").read_bytes() == b"abcde"
     assert sizes == [5]
+
+
+@pytest.mark.parametrize(("code", "is_told"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
+def test_a_folder_that_cannot_be_asked_for_is_no_failure(
+    code: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those that a virtual machine shares with its host."""
+
+    def refused(handle: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    if is_told:
+        with pytest.raises(OSError, match="Input/output"):
+            sync_folder(tmp_path)
+    else:
+        sync_folder(tmp_path)
 
 
 def test_a_folder_can_be_asked_for_too(tmp_path: Path) -> None:
