@@ -19,15 +19,15 @@ from edgeswarm.item_copies import own_copy
 from edgeswarm.job import SERVED, Dataset, Job, model_arguments
 from edgeswarm.job_file import user_code, user_error
 from edgeswarm.labels import label_error
-from edgeswarm.model.draws import states_of_generators
+from edgeswarm.model.draws import states_of_all_generators
 from edgeswarm.wire.sample_stream import SamplePart
 from edgeswarm.wire.tensor_misfits import collate_named, describe_batch
-from edgeswarm.wire.tensor_samples import encode_items, part_of
+from edgeswarm.wire.tensor_samples import decode_items, encode_items, part_of
 
 from .job_errors import invalid, with_article
 from .loss_graph import nodes_of, other_weights, warnings_of_weights
 from .loss_memory import loss_bytes, target_bytes
-from .model_checks import PlainState, check_memory
+from .model_checks import PlainState, check_memory, modes_given_up
 from .optimizer_checks import check_optimizer
 from .row_checks import LEAST_ROWS, row_warnings
 
@@ -74,6 +74,8 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
     with torch.random.fork_rng(devices=[]), _unchanged_buffers(model):
         rows = min(SAMPLE_ROWS, batch_size)
         inputs, targets = sample_batch(job, dataset, range(rows), folder=folder)
+        _check_inputs(inputs)
+        of_modes = modes_given_up(model)
         state = PlainState(model)
         forward = _check_forward(job, model, inputs, targets, folder=folder, batch_size=batch_size)
         loss_counts, loss_memory, of_loss = forward
@@ -81,6 +83,7 @@ def check_job(job: Job, model: torch.nn.Module, dataset: Dataset, *, folder: Pat
         check_optimizer(job, model, folder=folder)
         _check_learning_rate_schedule(job, folder=folder)
         warnings = (
+            *of_modes,
             *of_loss,
             *_changing_items(dataset, folder=folder),
             *_changing_state(state, model, inputs, folder=folder),
@@ -99,12 +102,12 @@ def sample_batch(job: Job, dataset: Dataset, indices: Sequence[int], *, folder: 
     for index in indices:
         with user_code(folder, f"reading item {index} of the dataset"):
             item = part_of(dataset[index], SamplePart.BOTH)
-        if job.data == SERVED:
-            encode_items([item], SamplePart.BOTH)
+        # As a device gets it: of a class of its own, a masked array say, a served one is a plain tensor or array there.
+        item = decode_items(encode_items([item], SamplePart.BOTH))[0] if job.data == SERVED else own_copy(item)
         if job.transform is not None:
             doing = f"calling transform(sample, generator) with item {index} of the dataset, {describe_batch(item)},"
-            with user_code(folder, doing):
-                item = job.transform(own_copy(item), torch.Generator().manual_seed(index))
+            with user_code(folder, doing), torch.no_grad():
+                item = job.transform(item, torch.Generator().manual_seed(index))
             if not isinstance(item, (tuple, list)) or len(item) != 2:
                 invalid(
                     f"transform(sample, generator) returns {_pair_or_what(item)}, not a pair (inputs, targets).",
@@ -116,6 +119,17 @@ def sample_batch(job: Job, dataset: Dataset, indices: Sequence[int], *, folder: 
     return inputs, targets
 
 
+def _check_inputs(inputs: Any) -> None:
+    """Raises EdgeswarmError (JOB_INVALID) for texts and the like among the model's inputs, which devices can't compute on."""
+    for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
+        if leaf is not None and not isinstance(leaf, torch.Tensor):
+            invalid(
+                f"The model's inputs have {with_article(type(leaf).__name__)} for each sample, at "
+                f"inputs{pytree.keystr(path[:-1])}: no tensor.",
+                "Leave it out of the inputs, or let the transform make numbers of it.",
+            )
+
+
 def _changing_items(dataset: Dataset, *, folder: Path) -> tuple[str, ...]:
     """A warning where reading an item twice gives two things, or draws: devices that need the same one would not get it, and what
     a device keeps is the same in all epochs.
@@ -124,9 +138,9 @@ def _changing_items(dataset: Dataset, *, folder: Path) -> tuple[str, ...]:
         items = [dataset[0], dataset[0]]
         draws = True
         for _ in range(2):  # once it may have been another thread of ours
-            before = _generator_states()
+            before = states_of_all_generators()
             items[1] = dataset[0]
-            draws = draws and _generator_states() != before
+            draws = draws and states_of_all_generators() != before
     try:
         first, second = (encode_items([item], SamplePart.BOTH) for item in items)
     except EdgeswarmError:
@@ -138,11 +152,6 @@ def _changing_items(dataset: Dataset, *, folder: Path) -> tuple[str, ...]:
         f"Item 0 of the dataset {differs}: devices that need the same sample may get different ones, and keep what they get. "
         "Let the dataset return it as it is stored, and draw random numbers in the job's `transform`.",
     )
-
-
-def _generator_states() -> tuple[object, ...]:
-    """Of those that code draws from which has no generator of its own."""
-    return *states_of_generators(), torch.get_rng_state().numpy().tobytes()
 
 
 def _changing_state(state: PlainState, model: torch.nn.Module, inputs: Any, *, folder: Path) -> tuple[str, ...]:
@@ -241,6 +250,15 @@ def _check_forward(
             "The loss doesn't depend on any parameter that is trained.",
             "Compute it from the model's output with torch operations, and leave requires_grad on for what is trained.",
         )
+    results = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if results:
+        with user_code(
+            folder,
+            f"running the backward of the loss, of output {describe_batch(output)} and targets {describe_batch(targets)}",
+            remedy="Let the targets have the output's element type (.float() in the transform, say), and the loss write into "
+            "nothing that it is computed from.",
+        ):
+            torch.autograd.grad(value, results, allow_unused=True, retain_graph=True)
     warnings = warnings_of_weights(other_weights(value, nodes), dict(model.named_parameters()))
     return counts, loss_bytes(job.loss, output, targets), warnings
 

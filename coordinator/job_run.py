@@ -168,5 +168,6 @@ class JobRun:
             if not math.isfinite(done.loss) and not self._warned:
                 self._warned = True
                 self._progress.warn(
-                    f"The loss of round {done.round + 1} is {done.loss}. Try a smaller learning rate, or clip_gradient_norm."
+                    f"The loss of round {done.round + 1} is {done.loss}. Try a smaller learning rate, or clip_gradient_norm. "
+                    "Where labels are left out of its mean (ignore_index), let it return (sum, count)."
                 )

@@ -8,7 +8,7 @@ rows       90    160    290    ...  7000   extrapolated: words that are new grow
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -56,9 +56,9 @@ def _source(name: str, nodes: Mapping[str, Node]) -> str:
 
 
 def count_met_rows(
-    graph: LayerGraph, tables: Mapping[str, int], inputs: Sequence[npt.NDArray[np.int64]], *, mini_batch: int
+    graph: LayerGraph, tables: Mapping[str, int], inputs: Mapping[int, npt.NDArray[np.int64]], *, mini_batch: int
 ) -> dict[str, MetRows]:
-    """By table of `tables_of_inputs`, from the model's inputs of some samples, a row each.
+    """By table of `tables_of_inputs`, from those inputs of the model, by index, of some samples, a row each.
 
     Samples beyond those that are given bring new words as the second half of them did.
     """

@@ -1,10 +1,15 @@
-"""What a model may do in one process and not over several: parameters that share memory, and state outside of its buffers."""
+"""What a model may do in one process and not over several: parameters that share memory, and state outside of its buffers.
+
+And what it may mean and not get: parts that are to stay in evaluation mode.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from .job_errors import invalid
 
@@ -37,6 +42,29 @@ def check_memory(model: torch.nn.Module) -> None:
                 "or give it memory of its own with clone().",
             )
         farthest = max(farthest, span, key=lambda each: each[1])
+
+
+def modes_given_up(model: torch.nn.Module) -> tuple[str, ...]:
+    """Puts the model into training mode; a warning where parts that `model()` left in evaluation mode do other things then.
+
+    A model that is in evaluation mode as a whole, as those of some libraries are when they are loaded, means nothing by it.
+    """
+    meant = model.training
+    resting = [
+        (name, module)
+        for name, module in model.named_modules()
+        if not module.training and isinstance(module, (_BatchNorm, _DropoutNd))
+    ]
+    model.train()
+    changed = [name for name, module in resting if module.training] if meant else []
+    if not changed:
+        return ()
+    others = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return (
+        f"model() leaves {changed[0]}{others} in evaluation mode, and the whole model trains in training mode, as after "
+        "model.train(): running statistics change, dropout draws. Let the module's own train() leave in evaluation mode what is "
+        "to stay so, if it is.",
+    )
 
 
 class PlainState:

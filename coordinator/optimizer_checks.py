@@ -46,7 +46,7 @@ def check_optimizer(job: Job, model: torch.nn.Module, *, folder: Path) -> torch.
             "Use an optimizer whose step() needs no closure, such as SGD or AdamW.",
         )
     expected = _groups_by_name(whole, named)
-    for part in _parts(named):
+    for part in [*_parts(named), *_parts_by_group(named, expected)]:
         with user_code(folder, f"making the optimizer over {len(part)} of the model's {len(named)} trained parameters"):
             optimizer = job.optimizer(list(part))
         for name, (index, values) in _groups_by_name(optimizer, part).items():
@@ -107,6 +107,19 @@ def _parts(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[list[tuple[s
     """Parts such as devices hold: each half."""
     middle = len(named) // 2
     return [list(part) for part in (named[:middle], named[middle:]) if part]
+
+
+def _parts_by_group(
+    named: Sequence[tuple[str, torch.nn.Parameter]], groups: Mapping[str, tuple[int, object]]
+) -> list[list[tuple[str, torch.nn.Parameter]]]:
+    """The parameters of each group by themselves, where there are several: a stage may have those of one alone.
+
+    groups: by parameter its group's index first.
+    """
+    indices = sorted({index for index, _ in groups.values()})
+    if len(indices) < 2:
+        return []
+    return [[pair for pair in named if pair[0] in groups and groups[pair[0]][0] == index] for index in indices]
 
 
 def _groups_by_name(

@@ -210,7 +210,7 @@ def prepare(
         unused={name: tensors[name].clone() for name in graph.unused},
         evaluation_graph=evaluation.layer_graph if evaluation is not None else None,
         evaluation_length=evaluation_length,
-        warnings=(*warnings, *checked.warnings),
+        warnings=(*warnings, *checked.warnings, *optimizer_state.warnings),
         served=_served(job, opened),
         met_rows=_met_rows(loaded, opened.training, graph),
         job_bytes=loaded.held_bytes + (opened.held_bytes if job.data == LOCAL else 0),
@@ -229,7 +229,8 @@ def _met_rows(loaded: LoadedJob, dataset: Dataset, graph: LayerGraph) -> dict[st
         indices = random.Random(0).sample(range(length), min(COUNTED_SAMPLES, batch_size))
         inputs, _ = sample_batch(loaded.job, dataset, indices, folder=loaded.folder)
     found = flatten(graph.input_structure, model_arguments(inputs))
-    return count_met_rows(graph, tables, [tensor.numpy() for tensor in found], mini_batch=batch_size)
+    numbers = {index: found[index].numpy() for index in tables.values()}  # of the others some may be what numpy lacks
+    return count_met_rows(graph, tables, numbers, mini_batch=batch_size)
 
 
 def _served(job: Job, opened: OpenedData) -> ServedSamples | None:

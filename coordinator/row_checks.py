@@ -20,10 +20,12 @@ from torch.utils import _pytree as pytree
 
 from edgeswarm.errors import said_by
 from edgeswarm.job import Job, model_arguments
+from edgeswarm.model.draws import states_of_all_generators
 
 LEAST_ROWS = 4
 # Kernels for other numbers of rows add up in another order: far more than that, and far less than any of what is looked for.
 _SAME = 1e-3
+_EXACT = 1e-7  # of one computation that is done twice
 
 
 class _NotRows(Exception):
@@ -54,14 +56,20 @@ def row_warnings(job: Job, model: torch.nn.Module, inputs: Any, targets: Any) ->
                     return () if _differs(output, again, first=0, end=end - first, rows=end - first) else (_MIXES,)
                 losses.append(_told(job.loss, output, _rows(targets, first, end)))
                 del output
+            before = states_of_all_generators()
             once, twice = (_told(job.loss, whole, targets) for _ in range(2))
+            draws = states_of_all_generators() != before
         except (Exception, SystemExit):  # as anything of the user's may
             return ()
-        if once != twice or not all(math.isfinite(number) for number, _ in (once, *losses)):
+        if not math.isfinite(once[0]):
             return ()
+        if not math.isclose(once[0], twice[0], rel_tol=_EXACT):
+            return () if draws else (_KEEPS.format(once=once[0], twice=twice[0]),)
+        if not all(math.isfinite(number) for number, _ in losses):
+            return (_NOTHING_COUNTS.format(rows=rows, halves=_shown(losses)),)
         if not _adds_up(once, losses, [end - first for first, end in parts]):
-            shown = ", ".join(f"{value:.4g}" for value, _ in losses)
-            return (_LOSS.format(rows=rows, whole=once[0], halves=shown) if once[1] is None else _COUNTED_LOSS,)
+            told = _LOSS.format(rows=rows, whole=once[0], halves=_shown(losses))
+            return (told if once[1] is None else _COUNTED_LOSS,)
         return _of_one_sample(job.loss, whole, targets, rows=rows)
 
 
@@ -73,6 +81,16 @@ _LOSS = (
     "The loss of {rows} samples, {whole:.4g}, is not the mean of those of its halves, {halves}: each device computes it over "
     "samples of its own, and the training depends on how they are shared. Where rows don't count alike (class weights, "
     "ignore_index), return (sum, count): the sum over the rows, and the sum of their weights."
+)
+_NOTHING_COUNTS = (
+    "The loss of some samples by themselves is no number: of {rows} samples' halves it is {halves}. A device may have such "
+    "samples alone, and the round's loss, or all weights, are no numbers then. Where labels are left out of a mean "
+    '(ignore_index), return (sum, count): the sum over the rows that count (reduction="sum"), and how many they are.'
+)
+_KEEPS = (
+    "The loss of the same samples is {once:.6g} and, called again, {twice:.6g}, though it draws nothing from torch, numpy or "
+    "random: it keeps something from call to call, or has a generator of its own. It is called for each part of a mini-batch, "
+    "on several devices and in evaluations, and begins anew with --resume. Compute it from its arguments alone."
 )
 _COUNTED_LOSS = (
     "The loss returns (sum, count), and those of two halves don't add up to those of all samples: each device computes them over "
@@ -97,6 +115,10 @@ def _of_one_sample(loss: Callable[[Any, Any], Any], output: Any, targets: Any, *
             "squeeze(1) in place of squeeze(), say.",
         )
     return ()
+
+
+def _shown(losses: Sequence[tuple[float, float | None]]) -> str:
+    return ", ".join(f"{value:.4g}" for value, _ in losses)
 
 
 def _run(model: torch.nn.Module, inputs: Any) -> Any:

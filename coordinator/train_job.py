@@ -146,7 +146,10 @@ class TrainJob:
         history = RoundHistory()
         if manifest is not None:
             with self._command.progress.step(READ_CHECKPOINT, f"round {manifest.round}"):
-                history = RoundHistory(self._unfinished.rounds())
+                # Of days they take a while, in which Ctrl-C and the devices' failures are heard.
+                supervision = self._command.supervision
+                reading = supervision.spawn(lambda: RoundHistory(self._unfinished.rounds()), name="read rounds")
+                (history,) = supervision.wait(reading)
         first_round = manifest.round if manifest is not None else 0
         epochs = PlanEpochs(
             self._command,
@@ -184,6 +187,11 @@ class TrainJob:
         """All rounds are done: only the result was not written."""
         (prepared,) = self._command.supervision.wait(preparation.exporting)
         job = preparation.loading.result().job
+        if job.evaluation_dataset is not None and manifest.round not in {each.round for each in manifest.evaluations}:
+            self._command.progress.warn(
+                f"The weights after {manifest.round} rounds are written as they are: no evaluation was due then, and the best "
+                "ones are those of an earlier one. With --epochs one more they are trained on, and evaluated at the end."
+            )
         run = JobRun(
             job=self._command.reference(epoch=1),
             plan=manifest.plan,

@@ -18,6 +18,12 @@ from .errors import EdgeswarmError, ErrorCode, said_by
 from .fixed_draws import begin_draws
 from .job import Job, shown
 
+_HERE = "this machine"
+# Behind a remedy for what a job file does at its top, on a device.
+_INTO_FUNCTIONS = (
+    " Or move it to where it is needed: a device runs the file's top and the transform, never model(), and dataset() with "
+    'data="local" alone.'
+)
 OWN_PACKAGES = ("edgeswarm", "edgeswarm_agent", "edgeswarm_coordinator")
 
 _load_lock = threading.RLock()
@@ -26,7 +32,7 @@ _neighbour_folder: Path | None = None
 _modules_before: frozenset[str] = frozenset()
 
 
-def load_job(folder: str | Path, job_file: str, *, where: str = "this machine") -> Job:
+def load_job(folder: str | Path, job_file: str, *, where: str = _HERE) -> Job:
     """Run the user's file and return its `job`.
 
     folder: what holds the file; it goes first on sys.path and stays there, so that the file's neighbours import, even
@@ -78,7 +84,7 @@ def _run_file(path: Path, where: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def user_code(folder: Path, doing: str, *, where: str = "this machine", remedy: str = "") -> Iterator[None]:
+def user_code(folder: Path, doing: str, *, where: str = _HERE, remedy: str = "") -> Iterator[None]:
     """Around what runs the user's code: what it raises, sys.exit() too, becomes an error as `user_error` has it.
 
     folder: of the job's files. remedy: in place of the usual one where no line of theirs is to blame.
@@ -109,6 +115,7 @@ def user_error(error: BaseException, folder: Path, *, where: str, doing: str) ->
         return EdgeswarmError(ErrorCode.JOB_FILE, f"{place}: {error.msg}{stop}", "Correct the line.", detail=detail)
     line = user_line(error, folder)
     place = f"{line}: " if line else ""
+    on_a_device = where != _HERE and doing.startswith("loading")
     if isinstance(error, ImportError):
         module = error.name or "a module"
         if isinstance(error, ModuleNotFoundError):
@@ -119,6 +126,10 @@ def user_error(error: BaseException, folder: Path, *, where: str, doing: str) ->
             f"Install it there, in the Python that runs edgeswarm ({sys.executable} -m pip install ...); "
             "a module of your own belongs beside the job file or in the job's `files`."
         )
+        if "relative import" in str(error):
+            remedy = "Leave the dot out: a job file is run by itself, and what lies beside it is imported by its name."
+        elif on_a_device:
+            remedy += _INTO_FUNCTIONS
         return EdgeswarmError(ErrorCode.MODULE_MISSING, message, remedy, detail=detail)
     message = f"{place}{said_by(error)} (while {doing} on {where})."
     remedy = "Correct the job file."
@@ -127,6 +138,8 @@ def user_error(error: BaseException, folder: Path, *, where: str, doing: str) ->
             f"Relative paths begin in {Path.cwd()} on {where}: give the whole path, or Path(__file__).with_name(...) of what is "
             "in the job's `files`."
         )
+        if on_a_device:
+            remedy += _INTO_FUNCTIONS
     return EdgeswarmError(ErrorCode.JOB_FILE, message, remedy, detail=detail)
 
 

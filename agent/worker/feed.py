@@ -164,8 +164,9 @@ class SampleFeed:
 
     def _run(self) -> None:
         try:
-            while run := self._next_run():
-                self._make_ready(run)
+            with torch.no_grad():  # a transform with a model of its own keeps no graph of it in a waiting batch
+                while run := self._next_run():
+                    self._make_ready(run)
         except BaseException as error:
             self._latch(error)
 

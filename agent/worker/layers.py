@@ -114,7 +114,10 @@ def tensors_of(states: Mapping[int, LayerState]) -> dict[str, torch.Tensor]:
 
 
 def load_optimizer_state(optimizer: StageOptimizer, module: StageModule, states: Mapping[int, LayerState]) -> None:
-    """Puts the optimizer state that came with the layers where the optimizer keeps it. Round 0 has none."""
+    """Puts the optimizer state that came with the layers where the optimizer keeps it. Round 0 has none.
+
+    Raises EdgeswarmError (JOB_INVALID) where the optimizer has other groups than the one before.
+    """
     if optimizer.optimizer is None:
         return
     # Not by what it holds: some, as Adagrad, make their state when they are made. A tied weight comes with several layers.
@@ -132,6 +135,13 @@ def load_optimizer_state(optimizer: StageOptimizer, module: StageModule, states:
                     key: value.to(parameter.device) if isinstance(value, torch.Tensor) and key not in stays else value
                     for key, value in values.items()
                 }
+        if state.groups and len(state.groups) != len(optimizer.optimizer.param_groups):
+            raise EdgeswarmError(
+                ErrorCode.JOB_INVALID,
+                f"The optimizer has {len(optimizer.optimizer.param_groups)} groups over the layers that this device has now, and "
+                f"had {len(state.groups)} over those of which the checkpoint tells.",
+                "Keep a group even where it is empty: each device makes the optimizer over its own layers.",
+            )
         for group, saved in zip(optimizer.optimizer.param_groups, state.groups, strict=False):
             group.update(saved)
 

@@ -32,8 +32,8 @@ LEAST_FREE_BYTES = 1024**3
 FILE_BYTES = 256 * 1024**2
 # Tensors begin at multiples of their size: of 8 bytes at most, and of whole cache lines for speed.
 _ALIGNMENT = 64
-# A decoded block is a few KiB of Python objects; more than these are decoded again when they are needed.
-_DECODED_BLOCKS = 8192
+# A decoded block and each of its columns are about a KiB of Python objects; more than these are decoded again when needed.
+_DECODED_PARTS = 24576
 _MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 
 Place = tuple[SampleBlock, int]
@@ -168,7 +168,7 @@ class KeptSamples:
         self._piece_of = np.empty(0, dtype=np.int32)
         self._row_of = np.empty(0, dtype=np.int32)
         self._decoded: OrderedDict[int, list[SampleBlock]] = OrderedDict()
-        self._decoded_blocks = 0
+        self._decoded_parts = 0
 
     def find(self, indices: Sequence[int]) -> dict[int, Place]:
         """The places of those that are kept."""
@@ -209,9 +209,9 @@ class KeptSamples:
 
     def _remember(self, piece: int, blocks: list[SampleBlock]) -> None:
         self._decoded[piece] = blocks
-        self._decoded_blocks += len(blocks)
-        while self._decoded_blocks > _DECODED_BLOCKS and len(self._decoded) > 1:
-            self._decoded_blocks -= len(self._decoded.popitem(last=False)[1])
+        self._decoded_parts += _parts(blocks)
+        while self._decoded_parts > _DECODED_PARTS and len(self._decoded) > 1:
+            self._decoded_parts -= _parts(self._decoded.popitem(last=False)[1])
 
     def _make_room(self, length: int) -> None:
         more = length - len(self._piece_of)
@@ -219,6 +219,10 @@ class KeptSamples:
             more = max(more, len(self._piece_of) // 4)
             self._piece_of = np.concatenate([self._piece_of, np.full(more, -1, dtype=np.int32)])
             self._row_of = np.concatenate([self._row_of, np.zeros(more, dtype=np.int32)])
+
+
+def _parts(blocks: list[SampleBlock]) -> int:
+    return sum(1 + len(block.columns) for block in blocks)
 
 
 class SampleCache:

@@ -14,6 +14,7 @@ from edgeswarm.model.structure import flatten
 from edgeswarm.routes import Routes
 from edgeswarm.samples import SampleOrder
 from edgeswarm.wire.sample_stream import SamplePart
+from edgeswarm.wire.tensor_frames import dtype_name
 
 from .feed import Batch, FeedRequest, rebuilt
 
@@ -60,16 +61,34 @@ def _requests_of_round(routes: Routes, indices: Sequence[int], round_number: int
 
 
 def stage_inputs(module: StageModule, batch: Batch) -> list[torch.Tensor]:
-    """The first stage's inputs, on its device. Raises EdgeswarmError (DATA_FAILED) for another shape than the graph's."""
-    tensors = flatten(module.graph.input_structure, model_arguments(batch.inputs))
-    for tensor, value in zip(tensors, module.graph.inputs, strict=True):
+    """The first stage's inputs, on its device. Whole numbers become fractions where the graph has these: a file of texts may have
+    samples with nothing else. Raises EdgeswarmError (DATA_FAILED) for another shape or type than the graph's.
+    """
+    which = ", ".join(map(str, batch.indices[:_NAMED])) + (" and others" if len(batch.indices) > _NAMED else "")
+    try:
+        tensors = flatten(module.graph.input_structure, model_arguments(batch.inputs))
+    except ValueError as error:
+        raise EdgeswarmError(
+            ErrorCode.DATA_FAILED,
+            f"Samples {which} are made otherwise than those with which the model was exported: {error}.",
+            "Let the dataset or the transform give all samples the same parts.",
+        ) from error
+    for index, (tensor, value) in enumerate(zip(tensors, module.graph.inputs, strict=True)):
         if tuple(tensor.shape) != value.with_batch(len(batch.indices) or len(tensor)):
-            which = ", ".join(map(str, batch.indices[:_NAMED])) + (" and others" if len(batch.indices) > _NAMED else "")
             raise EdgeswarmError(
                 ErrorCode.DATA_FAILED,
                 f"Samples {which} make an input of shape {tuple(tensor.shape[1:])}, and the model was exported with "
                 f"{value.with_batch(0)[1:]}.",
                 "Let the transform bring all samples to one shape, those of an evaluation too.",
+            )
+        wanted: torch.dtype = getattr(torch, value.dtype)
+        if tensor.dtype != wanted and wanted.is_floating_point and not tensor.is_floating_point():
+            tensors[index] = tensor.to(wanted)
+        elif tensor.dtype != wanted:
+            raise EdgeswarmError(
+                ErrorCode.DATA_FAILED,
+                f"Samples {which} make an input of {dtype_name(tensor.dtype)}, and the model was exported with {value.dtype}.",
+                "Let the dataset or the transform give all samples one element type: .float(), say.",
             )
     return module.arranged([tensor.to(module.device) for tensor in tensors])
 

@@ -217,7 +217,8 @@ def _cannot_be_sent(what: str) -> EdgeswarmError:
     return EdgeswarmError(
         ErrorCode.DATA_FAILED,
         f"An item of the dataset holds {what}, which can't be sent.",
-        "Return tensors, numpy arrays, numbers, texts, bytes or PIL images in tuples, lists or dicts.",
+        "Return tensors, numpy arrays, numbers, texts, bytes or PIL images in tuples, lists or dicts; arrays and tensors of "
+        f"{', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in DTYPES.values()))} (uint16 as int32, say).",
     )
 
 

@@ -105,6 +105,42 @@ def test_nothing_of_the_model_or_the_random_state_changes() -> None:
     assert all(parameter.grad is None for parameter in built.parameters())
 
 
+def test_the_transform_is_tried_on_what_a_device_gets() -> None:
+    """A tensor of a class of its own is a plain one there."""
+
+    class Mask(torch.Tensor):
+        pass
+
+    def of_masks(sample: Any, _: torch.Generator) -> Any:
+        assert type(sample[0]) is torch.Tensor
+        return to_float(sample, _)
+
+    items = [(torch.zeros(4, dtype=torch.uint8).as_subclass(Mask), 1)] * 8
+    check(dataset=items, transform=of_masks)
+    with pytest.raises(EdgeswarmError, match="AssertionError"):
+        check(dataset=items, transform=of_masks, data="local")
+
+
+class Resting(torch.nn.Sequential):
+    """Leaves its batch norm in evaluation mode whatever it is told."""
+
+    def train(self, mode: bool = True) -> Resting:
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+def test_parts_that_do_not_stay_in_evaluation_mode_are_a_warning() -> None:
+    built = model()
+    for index in (1, 2):
+        built.get_submodule(str(index)).eval()
+    (warning,) = check(built).warnings
+    assert "model() leaves 1 and 1 more in evaluation mode" in warning
+    assert not built.get_submodule("1").training
+    assert check(model().eval()).warnings == ()
+    assert check(Resting(*model()[:2], *model()[3:]).train()).warnings == ()  # type: ignore[index]
+
+
 class Strange(Images):
     def __getitem__(self, index: Any) -> Any:
         return 3
@@ -129,6 +165,21 @@ class Drawn(Images):
 
 def raising(*_: Any) -> Any:
     raise RuntimeError("shapes differ\nCheck failed at\n  #0 some C++ function")
+
+
+def in_double(sample: Any, _: torch.Generator) -> Any:
+    return sample[0].float(), torch.zeros(3, dtype=torch.float64)
+
+
+def overwriting(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    powers = output.exp()
+    value = powers.sum()
+    powers.mul_(2.0)
+    return value
+
+
+def named_too(sample: Any, _: torch.Generator) -> Any:
+    return {"input": sample[0].float(), "name": "a.jpg"}, sample[1]
 
 
 def uneven(sample: Any, _: torch.Generator) -> Any:
@@ -189,6 +240,7 @@ def test_items_that_draw_are_a_warning_where_nothing_differs_yet() -> None:
 
 
 def test_a_loss_over_the_whole_batch_is_a_warning() -> None:
+    torch.manual_seed(0)  # of some weights the halves have nearly the loss of all
     (warning,) = check(
         loss=lambda output, targets: torch.nn.functional.mse_loss(output[:, 0], targets * 1.0).sqrt()
     ).warnings
@@ -239,6 +291,12 @@ def test_of_a_long_text_the_first_line_is_told_and_the_rest_is_detail() -> None:
         ),
         ({"transform": mislabelled}, r"Item 3 of the dataset has the label 9 .* 3 classes, 0 to 2"),
         ({"loss": raising}, r"shapes differ .*running the loss on output float32 \[4, 3\] and targets int64 \[4\]"),
+        (
+            {"transform": in_double, "loss": torch.nn.functional.huber_loss},
+            r"dtype.*running the backward of the loss, of output float32 \[4, 3\] and targets float64 \[4, 3\]",
+        ),
+        ({"loss": overwriting}, "modified by an inplace operation.*running the backward of the loss"),
+        ({"transform": named_too}, r"inputs have a str for each sample, at inputs\['name'\]"),
         ({"learning_rate_schedule": raising}, "shapes differ .*schedule for round 0"),
         ({"built": Unfinished()}, r"SystemExit: no model yet .while running the model on inputs float32 \[4, 4\]"),
         ({"loss": lambda *_: sys.exit("no loss yet")}, "SystemExit: no loss yet .while running the loss"),

@@ -83,7 +83,7 @@ def test_rows_are_counted_and_beyond_the_samples_they_grow_on_as_before() -> Non
     tokens = np.arange(8).repeat(2).reshape(4, 4) * 10  # two new words in each of four samples
 
     def counted(mini_batch: int) -> tuple[tuple[int, int], ...]:
-        return count_met_rows(graph, {"words.weight": 0}, [tokens], mini_batch=mini_batch)["words.weight"]
+        return count_met_rows(graph, {"words.weight": 0}, {0: tokens}, mini_batch=mini_batch)["words.weight"]
 
     assert counted(3) == ((1, 2), (2, 4), (3, 6))
     assert counted(4) == ((1, 2), (2, 4), (4, 8))

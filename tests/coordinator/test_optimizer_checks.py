@@ -28,6 +28,12 @@ def without_empty_groups(named: Named) -> torch.optim.Optimizer:
     return torch.optim.SGD([{"params": group} for group in groups if group], lr=0.1)
 
 
+def of_weights_and_biases_if_any(named: Named) -> torch.optim.Optimizer:
+    """Each half of the model has both, and a stage may have one kind alone."""
+    groups = [[p for name, p in named if ("bias" in name) == are_biases] for are_biases in (False, True)]
+    return torch.optim.SGD([{"params": group} for group in groups if group], lr=0.1)
+
+
 def needs_all(named: Named) -> torch.optim.Optimizer:
     return torch.optim.SGD([dict(named)["0.weight"]], lr=0.1)
 
@@ -38,6 +44,7 @@ def needs_all(named: Named) -> torch.optim.Optimizer:
         (by_place, "is in group 1 of the whole model's optimizer, and in group 0"),
         (by_number, "has another lr"),
         (without_empty_groups, "is in group"),
+        (of_weights_and_biases_if_any, "is in group 1 of the whole model's optimizer, and in group 0"),
         (needs_all, r"KeyError: '0.weight' \(while making the optimizer over 3 of"),
     ],
 )

@@ -146,6 +146,88 @@ def test_frozen_parameters_are_left_out() -> None:
     assert found.factor == 2.0
 
 
+class Counting(torch.optim.SGD):
+    """Warms up by a count of its own."""
+
+    steps = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        return super().step(closure)
+
+
+class CountingInState(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        state: Any = self.state
+        state["k"] = state.get("k", 0) + 1
+        return super().step(closure)
+
+
+class Outer(torch.optim.SGD):
+    """Averages what another one does."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.inner = torch.optim.AdamW(parameters)
+
+    def step(self, closure: Any = None) -> Any:
+        self.inner.step()
+        return super().step(closure)
+
+
+def scheduled(named: NamedParameters) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD(over(named), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=100)
+    optimizer.register_step_post_hook(lambda *_: scheduler.step())
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda named: Counting(over(named), lr=0.1), "keeps steps beside"),
+        (lambda named: CountingInState(over(named), lr=0.1), "keeps k beside"),
+        (lambda named: Outer(over(named)), "keeps inner beside"),
+        (scheduled, "keeps lr of its groups, momentum of its groups beside"),
+    ],
+)
+def test_what_is_counted_beside_the_parameters_is_told(make: Make, told: str) -> None:
+    (warning,) = tried(make).warnings
+    assert told in warning
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        by_weight,
+        by_name,
+        adafactor,
+        lambda named: torch.optim.NAdam(over(named)),
+        lambda named: torch.optim.Rprop(over(named)),
+        lambda named: torch.optim.AdamW(over(named), fused=True),
+        lambda named: torch.optim.SGD(over(named), momentum=0.9, foreach=True),
+    ],
+)
+def test_of_others_nothing_is_told(make: Make) -> None:
+    assert tried(make).warnings == ()
+
+
+class Remembering(torch.optim.SGD):
+    """Keeps the last gradient, and no copy of it."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["before"] = parameter.grad
+        return super().step(closure)
+
+
+def test_an_optimizer_that_keeps_a_gradient_itself_is_refused() -> None:
+    with pytest.raises(EdgeswarmError, match=r"keeps the gradient of .* itself, as before") as caught:
+        tried(lambda named: Remembering(over(named), lr=0.1))
+    assert "grad.clone()" in caught.value.remedy
+
+
 def test_state_that_no_checkpoint_holds_is_refused() -> None:
     def odd(named: NamedParameters) -> torch.optim.Optimizer:
         optimizer = torch.optim.SGD(over(named))

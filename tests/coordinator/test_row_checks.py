@@ -96,6 +96,37 @@ def test_a_loss_that_is_no_mean_over_rows_is_told(loss: Callable[..., Any], targ
     assert "return (sum, count)" in said
 
 
+def test_a_part_in_which_nothing_counts_is_told() -> None:
+    """A mean over the labels that aren't left out is 0 / 0 where all are: in plain PyTorch where a whole batch is so."""
+    targets = torch.tensor([0, 1, -100, -100])
+    losses: tuple[Callable[..., Any], ...] = (
+        functional.cross_entropy,
+        lambda o, t: (functional.cross_entropy(o, t) * (t >= 0).sum(), (t >= 0).sum()),
+    )
+    for loss in losses:
+        said = warnings(Of(plain), loss, targets=targets)
+        assert "is no number: of 4 samples' halves it is" in said
+        assert ", nan." in said
+    summed = lambda o, t: (functional.cross_entropy(o, t, reduction="sum"), (t >= 0).sum())  # noqa: E731
+    assert warnings(Of(plain), summed, targets=targets) == ""
+
+
+class Annealed:
+    """A loss whose second term grows from call to call."""
+
+    calls = 0
+
+    def __call__(self, output: Tensor, targets: Tensor) -> Tensor:
+        self.calls += 1
+        return functional.cross_entropy(output, targets) + output.square().mean() * self.calls / 1000
+
+
+def test_a_loss_that_keeps_something_from_call_to_call_is_told() -> None:
+    assert "it keeps something from call to call" in warnings(Of(plain), Annealed())
+    draws = lambda o, t: functional.cross_entropy(o + torch.rand(3), t)  # noqa: E731
+    assert warnings(Of(plain), draws) == ""
+
+
 def test_sums_and_counts_that_do_not_add_up_are_told() -> None:
     said = warnings(Of(plain), lambda o, t: (functional.cross_entropy(o, t), 1))
     assert "those of two halves don't add up" in said

@@ -94,6 +94,20 @@ def test_a_missing_module_is_named_with_the_device(write: Callable[..., Path]) -
     assert "pip install" in error.remedy
 
 
+def test_what_the_top_of_a_file_lacks_on_a_device_may_go_into_a_function(write: Callable[..., Path]) -> None:
+    for top in ("import no_such_module_at_all", "open('samples.csv')"):
+        assert "never model(), and dataset() with" in failure(write(train=top)).remedy
+        with pytest.raises(EdgeswarmError) as here:
+            load_job(write(train=top), "train.py")
+        assert "never model()" not in here.value.remedy
+
+
+def test_a_relative_import_is_told_how_to_write_it(write: Callable[..., Path]) -> None:
+    error = failure(write(train="from .helper import x", helper="x = 1"))
+    assert "relative import" in error.message
+    assert "Leave the dot out" in error.remedy
+
+
 def test_a_name_that_a_module_lacks(write: Callable[..., Path]) -> None:
     error = failure(write(train="from math import no_such_name"))
     assert error.code is ErrorCode.MODULE_MISSING

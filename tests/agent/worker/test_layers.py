@@ -131,6 +131,15 @@ def test_a_worker_that_keeps_its_layers_goes_on_with_the_same_bits(optimizer: Op
         assert torch.equal(one, other), name
 
 
+def test_an_optimizer_of_other_groups_than_before_is_refused() -> None:
+    """One that leaves out empty groups: the first one's values would go to whatever is first now."""
+    whole = Worker(two_groups)
+    whole.run_round(0)
+    with pytest.raises(EdgeswarmError, match=r"has 1 groups over the layers .* and had 2") as caught:
+        Worker(adagrad, whole.states())
+    assert caught.value.code is ErrorCode.JOB_INVALID
+
+
 def test_layers_are_kept_from_the_round_that_is_held_alone() -> None:
     worker = Worker(momentum)
     worker.run_round(0)

@@ -58,8 +58,8 @@ def stores(folder: Path) -> Iterator[Any]:
 
 def test_what_was_added_is_found_again_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = random.Random(3).sample(range(1000), 300)
-    for decoded in (8192, 5):  # all blocks stay decoded, or hardly any
-        monkeypatch.setattr(sample_cache, "_DECODED_BLOCKS", decoded)
+    for decoded in (24576, 5):  # all blocks stay decoded, or hardly any
+        monkeypatch.setattr(sample_cache, "_DECODED_PARTS", decoded)
         for store in stores(tmp_path):
             kept = KeptSamples(store)
             for first in range(0, 300, 50):

@@ -94,3 +94,21 @@ def test_samples_of_another_shape_than_the_graphs_are_named() -> None:
     with pytest.raises(EdgeswarmError, match=r"Samples 7, 8, 9 and others make an input of shape \(2, 6\)") as caught:
         stage_inputs(module, Batch(inputs=torch.ones(4, 2, 6), indices=(7, 8, 9, 10)))
     assert caught.value.code is ErrorCode.DATA_FAILED
+
+
+def test_samples_of_another_type_than_the_graphs_are_named_and_whole_numbers_are_fractions() -> None:
+    model = torch.nn.Linear(2, 2)
+    graph = export_model(model, (torch.zeros(4, 2),)).layer_graph
+    module = StageModule(graph.stage(0, len(graph.layers)), dict(model.named_parameters()))
+    (inputs,) = stage_inputs(module, Batch(inputs=torch.tensor([[1, 2], [3, 4]]), indices=(7, 8)))
+    assert inputs.dtype == torch.float32
+    with pytest.raises(
+        EdgeswarmError, match="Samples 7, 8 make an input of float64, and the model was exported with"
+    ) as caught:
+        stage_inputs(module, Batch(inputs=torch.zeros(2, 2, dtype=torch.float64), indices=(7, 8)))
+    assert caught.value.code is ErrorCode.DATA_FAILED
+    with pytest.raises(
+        EdgeswarmError, match=r"Samples 7, 8 are made otherwise .* is not a sequence of 1 items"
+    ) as caught:
+        stage_inputs(module, Batch(inputs=(torch.zeros(2, 2), None), indices=(7, 8)))
+    assert caught.value.code is ErrorCode.DATA_FAILED
