@@ -55,7 +55,7 @@ def check_optimizer(job: Job, model: torch.nn.Module, *, folder: Path) -> torch.
             whole_index, whole_values = expected[name]
             if index != whole_index:
                 _depends(f"{name} is in group {whole_index} of the whole model's optimizer, and in group {index}")
-            differing = [key for key in whole_values if not _same(values.get(key), whole_values[key])]
+            differing = [key for key in whole_values if not same_value(values.get(key), whole_values[key])]
             if differing:
                 _depends(f"{name} has another {differing[0]} in the whole model's optimizer than")
     _check_steps(job, named, folder=folder)
@@ -147,9 +147,10 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     return bool(parameters) and parameters[0].name == "closure" and parameters[0].default is inspect.Parameter.empty
 
 
-def _same(one: object, other: object) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one, other)
+def same_value(one: object, other: object) -> bool:
+    """Whether two values of an optimizer are equal; tensors where all of their elements are."""
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and torch.equal(one, other)
     return bool(one == other)
 
 

@@ -23,6 +23,7 @@ from edgeswarm.job_file import user_code
 from edgeswarm.snapshot import LayerState, pack_layer
 
 from .job_errors import invalid
+from .optimizer_checks import same_value
 
 # Of a parameter with fewer elements a counter can't be told from what is kept of each element.
 _TELLING_ELEMENTS = 8
@@ -137,7 +138,7 @@ def _beside(optimizer: torch.optim.Optimizer) -> dict[str, object]:
 def _warnings(optimizer: torch.optim.Optimizer, before: Mapping[str, object]) -> tuple[str, ...]:
     """before: what it had beside its state before the last step, and after another one."""
     now = _beside(optimizer)
-    counted = [name for name, value in now.items() if name in before and not _same(before[name], value)]
+    counted = [name for name, value in now.items() if name in before and not same_value(before[name], value)]
     inner = [
         name for name, value in vars(optimizer).items() if isinstance(value, torch.optim.Optimizer) and now.get(name)
     ]
@@ -155,12 +156,6 @@ def _warnings(optimizer: torch.optim.Optimizer, before: Mapping[str, object]) ->
         "begins anew with --resume and where shares of the samples move (which --keep-shares leaves out). Let it be computed "
         "from what is kept of the parameters, or stand in the groups' values; a learning rate goes into learning_rate_schedule.",
     )
-
-
-def _same(one: object, other: object) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one, other)
-    return bool(one == other)
 
 
 def _kinds(optimizer: torch.optim.Optimizer, trained: Mapping[str, torch.nn.Parameter]) -> dict[str, tuple[int, int]]:
