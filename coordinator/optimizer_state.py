@@ -119,7 +119,8 @@ def _check_no_gradient_is_kept(name: str, state: Mapping[str, object], parameter
 
 def _beside(optimizer: torch.optim.Optimizer) -> dict[str, object]:
     """What it has beside the state of its parameters, by name: numbers and tensors of its own, its groups' values where hooks of
-    the user's may change them, and optimizers within it."""
+    the user's may change them, and optimizers within it.
+    """
     own: dict[str, object] = {
         name: value.detach().clone() if isinstance(value, torch.Tensor) else value
         for name, value in vars(optimizer).items()

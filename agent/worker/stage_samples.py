@@ -14,7 +14,6 @@ from edgeswarm.model.structure import flatten
 from edgeswarm.routes import Routes
 from edgeswarm.samples import SampleOrder
 from edgeswarm.wire.sample_stream import SamplePart
-from edgeswarm.wire.tensor_frames import dtype_name
 
 from .feed import Batch, FeedRequest, rebuilt
 
@@ -87,7 +86,8 @@ def stage_inputs(module: StageModule, batch: Batch) -> list[torch.Tensor]:
         elif tensor.dtype != wanted:
             raise EdgeswarmError(
                 ErrorCode.DATA_FAILED,
-                f"Samples {which} make an input of {dtype_name(tensor.dtype)}, and the model was exported with {value.dtype}.",
+                f"Samples {which} make an input of {str(tensor.dtype).removeprefix('torch.')}, and the model was exported with "
+                f"{value.dtype}.",
                 "Let the dataset or the transform give all samples one element type: .float(), say.",
             )
     return module.arranged([tensor.to(module.device) for tensor in tensors])

@@ -20,6 +20,7 @@ from edgeswarm_coordinator.options import DiscoveryOptions
 from edgeswarm_coordinator.progress import Progress
 from edgeswarm_coordinator.reserving import Devices
 from edgeswarm_coordinator.supervision import Supervision, error_in
+from edgeswarm_coordinator.suspended import SleepWatch
 
 from .stand_in_agent import StandInAgent
 
@@ -54,6 +55,15 @@ class Cluster:
 
     def wait(self, done: Callable[[], bool] = lambda: False) -> None:
         self.supervision.wait_until(done, timeout_seconds=SECONDS, late=lambda: pytest.fail("it takes too long"))
+
+
+def test_a_machine_that_slept_says_so(cluster: Cluster) -> None:
+    cluster.wait(lambda: True)
+    asleep = iter([0.0, 3480.0])
+    cluster.supervision._sleep = SleepWatch(lambda: next(asleep, 3480.0))
+    with pytest.raises(EdgeswarmError, match="This machine slept for 58 min"):
+        cluster.wait()
+    assert cluster.supervision.state.phase is Phase.FAILED
 
 
 @pytest.fixture
