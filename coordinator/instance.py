@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.feed_ahead import FEED_AHEAD
@@ -22,6 +23,7 @@ from .alike_processors import with_alike_parts
 from .device import Device
 from .device_fit import DeviceFit, fit_device
 from .model_facts import ModelFacts, ServedSamples, model_costs
+from .planner.bound import round_bound_seconds
 from .planner.connection_memory import BASE_PEERS
 from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
@@ -38,6 +40,9 @@ FRAMES_HELD = 1
 # peaks of MobileNetV2 and BERT-small over six emulated devices.
 PEER_BYTES = 1 << 20
 REDUCE_BYTES = 7 << 20
+# A data source that would be at work for less than this part of the shortest round that there can be isn't planned with, which
+# takes twice as long. Of a job of several epochs: in one, what it takes is all in the rounds that are planned.
+_IDLE_SOURCE = 0.03
 
 
 def planning_instance(
@@ -147,7 +152,7 @@ def planning_instance(
         name=name,
         data_source=None if facts.served is None else _data_source(facts.served, profiles, usable, here=here),
     )
-    return instance, [f"Left out: {misfit}." for misfit in misfits]
+    return _without_idle_source(instance), [f"Left out: {misfit}." for misfit in misfits]
 
 
 def _least_bytes(facts: ModelFacts, layer: Layer) -> int:
@@ -199,5 +204,20 @@ def _data_source(
         egress=max(over_card or inward),
         label_bytes=served.label_bytes,
         input_bytes=served.input_bytes,
+        joint_bytes=served.joint_bytes,
+        epochs=served.epochs,
         on_its_machine=on_its_machine,
     )
+
+
+def _without_idle_source(instance: PlanningInstance) -> PlanningInstance:
+    """The instance without a data source where later epochs leave that next to nothing to do, whatever the plan."""
+    source = instance.data_source
+    if source is None or source.epochs == 1:
+        return instance
+    apart = instance.served_bytes(is_first=True, is_last=False) + instance.served_bytes(is_first=False, is_last=True)
+    whole = instance.training.mini_batch * max(apart, instance.served_bytes(is_first=True, is_last=True))
+    # Over its card most where all have equal shares, over a link most where its device has all of them.
+    over_card, over_link = source.fetched(1 / len(instance.devices)), source.fetched(1.0)
+    seconds = whole * max(over_card / source.egress, over_link / min(source.bandwidth))
+    return replace(instance, data_source=None) if seconds < _IDLE_SOURCE * round_bound_seconds(instance) else instance

@@ -23,10 +23,15 @@ MetRows = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class ServedSamples:
-    """Bytes of a sample that the first stage and the last get from this machine in every round."""
+    """Bytes of a sample that the first stage and the last get from this machine, and a stage that is both (None: the sum).
+
+    epochs: of the training.
+    """
 
     input_bytes: int
     label_bytes: int
+    joint_bytes: int | None = None
+    epochs: int = 1
 
 
 @dataclass(frozen=True)
@@ -152,6 +157,8 @@ def model_costs(
                 statistics_bytes=statistics_bytes(layer),
                 held_input_bytes=layer.held_input_bytes,
                 met_gradient_bytes=met_bytes(layer),
+                output_frames=max(1, len(cut_after)),
+                answered_frames=max(1, sum(value.requires_grad for value in cut_after)),
             )
             for layer, cut_after in zip(layer_graph.layers, layer_graph.cuts[1:], strict=True)
         ),

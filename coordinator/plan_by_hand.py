@@ -12,7 +12,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.layer_graph import LayerGraph
 from edgeswarm.plan import Plan
 
-from .device import resolve_names
+from .device import resolve_names, short_name
 
 
 def read_plan(path: Path) -> Plan:
@@ -58,15 +58,7 @@ def fitted(by_hand: Plan, *, node_ids: Sequence[str], layer_graph: LayerGraph, b
 
     Raises EdgeswarmError: PLAN_INVALID, NO_DEVICES for a name that none of them has.
     """
-    resolved = resolve_names(by_hand.devices, node_ids)
-    for name, other in itertools.combinations(by_hand.devices, 2):
-        if resolved[name] == resolved[other]:
-            raise EdgeswarmError(
-                ErrorCode.PLAN_INVALID,
-                f"The plan has {name} and {other}, which are one device.",
-                "Give each device one part of one stage.",
-            )
-    plan = with_node_ids(by_hand, resolved)
+    plan = _named(by_hand, resolve_names(by_hand.devices, node_ids))
     plan.validate_for(
         layer_count=len(layer_graph.layers),
         mini_batch=batch_size,
@@ -74,3 +66,25 @@ def fitted(by_hand: Plan, *, node_ids: Sequence[str], layer_graph: LayerGraph, b
         least_batch=[layer.least_batch for layer in layer_graph.layers],
     )
     return plan
+
+
+def named_as_in_instance(by_hand: Plan, device_names: Sequence[str]) -> Plan:
+    """The plan with the names of an instance's devices for short ones.
+
+    Names that it lacks are left, and refused where plan and instance are compared. Raises EdgeswarmError: PLAN_INVALID for two
+    names of one device, NO_DEVICES for a name that several have.
+    """
+    known = {*device_names, *map(short_name, device_names)}
+    resolved = resolve_names([name for name in by_hand.devices if name in known], device_names)
+    return _named(by_hand, {name: resolved.get(name, name) for name in by_hand.devices})
+
+
+def _named(by_hand: Plan, node_ids: Mapping[str, str]) -> Plan:
+    for name, other in itertools.combinations(by_hand.devices, 2):
+        if node_ids[name] == node_ids[other]:
+            raise EdgeswarmError(
+                ErrorCode.PLAN_INVALID,
+                f"The plan has {name} and {other}, which are one device.",
+                "Give each device one part of one stage.",
+            )
+    return with_node_ids(by_hand, node_ids)

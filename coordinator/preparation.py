@@ -44,6 +44,8 @@ from .sample_size import item_bytes
 PRECISIONS = ("float32", "float64")
 # What the command's other threads may take meanwhile: less than this says nothing of the job.
 _LEAST_HELD_BYTES = 8 << 20
+# Of a round's samples, in a job of several epochs.
+_WORTH_MEASURING_BYTES = 1 << 16
 
 
 def _untold(_: str) -> AbstractContextManager[None]:
@@ -79,7 +81,7 @@ class PreparedModel:
     dtype: of its parameters. optimizer_state_factor: bytes of optimizer state per byte of trained parameters.
     loss_counts: the loss returns (sum, count). wire_dtype: as the job wants it. unused: the tensors that no layer uses,
     which keep their values. warnings: of what is odd in the job and stops nothing.
-    served: what each sample costs on the way to the devices, in a job that uses none twice; None where they have or keep them.
+    served: what each sample costs on the way to the devices; None where they have them.
     met_rows: by table of words, how many rows of it how many samples meet.
     job_bytes: of memory, what the job's file takes in a worker, and its data sets where workers open them.
     loss_bytes, target_bytes: likewise, what the loss takes of each sample, and its target.
@@ -234,14 +236,17 @@ def _met_rows(loaded: LoadedJob, dataset: Dataset, graph: LayerGraph) -> dict[st
 
 
 def _served(job: Job, opened: OpenedData) -> ServedSamples | None:
-    """With more epochs than one the devices keep what they got in the first, and the others are what planning is for."""
-    if job.data != SERVED or job.epochs > 1:
+    """None where the devices have the samples, or they are so few bytes that no link is worth a measurement for them."""
+    if job.data != SERVED:
         return None
     item = opened.training[0]
     whole = item_bytes(item)
+    if job.epochs > 1 and whole * job.batch_size < _WORTH_MEASURING_BYTES:
+        return None
     if job.transform is not None or not isinstance(item, (tuple, list)) or len(item) != 2:
-        return ServedSamples(whole, whole)  # a transform takes whole items, wherever it runs
-    return ServedSamples(item_bytes(item[0]), item_bytes(item[1]))
+        # A transform takes whole items, wherever it runs.
+        return ServedSamples(whole, whole, joint_bytes=whole, epochs=job.epochs)
+    return ServedSamples(item_bytes(item[0]), item_bytes(item[1]), epochs=job.epochs)
 
 
 def open_data(loaded: LoadedJob, *, evaluation: bool = True) -> OpenedData:

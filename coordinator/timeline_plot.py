@@ -14,6 +14,7 @@ from pathlib import Path
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
+from .simulator.log import TIED_SUM
 from .simulator.simulation import Simulation, TimelineEvent
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -23,6 +24,7 @@ _COLOURS = {
     "weights": "#eeca3b",
     "step": "#54a24b",
     "all-reduce": "#b279a2",
+    TIED_SUM: "#e377c2",
     "samples": "#9d9d9d",
 }
 _TRACKS = ("compute", "all-reduce", "egress", "ingress")

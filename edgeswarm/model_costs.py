@@ -31,6 +31,7 @@ class LayerCosts:
     flops_*: None where unknown. least_batch: the fewest samples that the layer can take at once.
     transient_bytes: held while the layer computes, beside saved_bytes. workspace_bytes: likewise, whatever the batch.
     joint_workspace_bytes: what the layer adds to that of a stage with several, beyond the largest of them.
+    output_frames, answered_frames: in how many frames these two cross the cut to one device: each tensor has its own.
     kernel_bytes: held all the time for the code that was made for the layer's operations, for each batch size that they meet.
     """
 
@@ -53,6 +54,8 @@ class LayerCosts:
     trained_bytes: int | None = None
     answered_bytes: int | None = None
     waiting_bytes: int | None = None
+    output_frames: int = 1
+    answered_frames: int = 1
 
     def __post_init__(self) -> None:
         pairs = tuple((samples, size) for samples, size in self.met_gradient_bytes)
@@ -70,6 +73,8 @@ class LayerCosts:
             raise ValueError(
                 f"layer {self.name}: trained_bytes is {self.trained_bytes}, of {self.param_bytes} param_bytes"
             )
+        if min(self.output_frames, self.answered_frames) < 1:
+            raise ValueError(f"layer {self.name}: output_frames or answered_frames is below 1")
         if self.least_batch < 1:
             raise ValueError(f"layer {self.name}: least_batch is {self.least_batch}; it must be at least 1")
 

@@ -6,6 +6,7 @@ between and beyond is in layer_curves.py.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -236,6 +237,18 @@ class Network:
     def least_latency_seconds(self) -> float:
         return min((latency for _, _, latency in self._differing()), default=self.latency_seconds)
 
+    @property
+    def usual_latency_seconds(self) -> float:
+        """The median of devices' nearest neighbours, there and back by halves: one that is far from all others counts once."""
+        if not self.latencies:
+            return self.latency_seconds
+        places = range(len(self.latencies))
+        nearest = [
+            min(((self.latencies[a][b] + self.latencies[b][a]) / 2 for b in places if b != a), default=0.0)
+            for a in places
+        ]
+        return statistics.median_low(nearest)
+
     def only(self, places: Sequence[int]) -> Network:
         """Between these devices alone, in this order."""
         rows = tuple(tuple(self.bandwidth[a][b] for b in places) for a in places)
@@ -261,8 +274,9 @@ class DataSource:
 
     bandwidth[device]: bytes per second from it to each device, in the order of devices. egress: bytes per second of its
     own card, which its transfers share. label_bytes: what the last stage gets of one sample. input_bytes: what the
-    first stage gets of one, None for as much as the model's own input. on_its_machine[device]: an agent runs there, too, and what
-    it gets doesn't go over the card; none does where it is left empty.
+    first stage gets of one, None for as much as the model's own input. joint_bytes: what a stage gets that is both, None for
+    the sum. on_its_machine[device]: an agent runs there, too, and what it gets doesn't go over the card; none does where it is
+    left empty. epochs: of the training; devices keep what they fetched, and each epoch has the samples in another order.
     """
 
     bandwidth: tuple[float, ...]
@@ -270,6 +284,8 @@ class DataSource:
     label_bytes: int = 0
     input_bytes: int | None = None
     on_its_machine: tuple[bool, ...] = ()
+    joint_bytes: int | None = None
+    epochs: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bandwidth", tuple(self.bandwidth))
@@ -281,8 +297,19 @@ class DataSource:
             )
         if not self.egress > 0 or any(not value > 0 for value in self.bandwidth):
             raise ValueError("a bandwidth of the data source is not above 0")
-        if self.label_bytes < 0 or (self.input_bytes or 0) < 0:
-            raise ValueError("the data source's label_bytes or input_bytes is below 0")
+        if self.label_bytes < 0 or (self.input_bytes or 0) < 0 or (self.joint_bytes or 0) < 0:
+            raise ValueError("the data source's label_bytes, input_bytes or joint_bytes is below 0")
+        if self.epochs < 1:
+            raise ValueError("the data source's epochs are below 1")
+
+    def fetched(self, part: float) -> float:
+        """Of the samples of a replica that takes this part of each micro-batch, how many it fetches, in the mean of all epochs.
+
+        In the e-th one it has each with 1 - (1 - part)^(e - 1): a replica alone fetches in the first one only.
+        """
+        if self.epochs == 1 or part <= 0:
+            return 1.0
+        return (1 - (1 - min(1.0, part)) ** self.epochs) / (part * self.epochs)
 
 
 @dataclass(frozen=True)
@@ -330,7 +357,7 @@ class TrainingSettings:
 class PlanningInstance:
     """All that a planner is told: numbers in, a plan out. profiles: by class of device.
 
-    data_source: None where the devices have the samples: `local` data, or an epoch whose samples they keep.
+    data_source: None where the devices have the samples: `local` data.
     Raises ValueError where the parts don't belong together.
     """
 
@@ -376,6 +403,15 @@ class PlanningInstance:
         if source is None:
             return 0
         return self.model.input_bytes if source.input_bytes is None else source.input_bytes
+
+    def served_bytes(self, *, is_first: bool, is_last: bool) -> int:
+        """The same of any stage, of a sample that it fetches."""
+        source = self.data_source
+        if source is None:
+            return 0
+        if is_first and is_last and source.joint_bytes is not None:
+            return source.joint_bytes
+        return self.served_input_bytes * is_first + source.label_bytes * is_last
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -438,6 +474,12 @@ class PlanningInstance:
             name=self.name,
             data_source=source,
         )
+
+    def too_few_samples(self, plan: Plan) -> str:
+        """Which replica would take fewer samples than a layer needs, in a round or in an epoch's last one; empty for none."""
+        rounds = filter(None, (self.training.mini_batch, self.training.rest))
+        told = (plan.too_few_samples(samples, self.model.least_batches) for samples in rounds)
+        return next(filter(None, told), "")
 
     def validate_plan(self, plan: Plan) -> None:
         """Check that a plan is one for this instance; raises EdgeswarmError(PLAN_INVALID)."""

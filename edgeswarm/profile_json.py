@@ -46,6 +46,8 @@ def instance_to_json(instance: PlanningInstance) -> dict[str, object]:
                     **_where_known(narrow_output_bytes=layer.narrow_output_bytes),
                     **_where_known(trained_bytes=layer.trained_bytes, answered_bytes=layer.answered_bytes),
                     **_where_known(waiting_bytes=layer.waiting_bytes),
+                    **_where_known(output_frames=_unless_usual(layer.output_frames, 1)),
+                    **_where_known(answered_frames=_unless_usual(layer.answered_frames, 1)),
                     **_where_any(statistics_bytes=layer.statistics_bytes),
                     **_where_any(met_gradient_bytes=[list(pair) for pair in layer.met_gradient_bytes]),
                 }
@@ -187,7 +189,8 @@ def _source_to_json(source: DataSource, devices: Sequence[str]) -> dict[str, obj
         "bandwidth_bytes_per_second": list(source.bandwidth),
         "egress_bytes_per_second": source.egress,
         "label_bytes": source.label_bytes,
-        **({} if source.input_bytes is None else {"input_bytes": source.input_bytes}),
+        **_where_known(input_bytes=source.input_bytes, joint_bytes=source.joint_bytes),
+        **_where_any(epochs=source.epochs if source.epochs > 1 else 0),
         **({"on_its_machine": there} if there else {}),
     }
 
@@ -218,6 +221,8 @@ def _source_from_json(fields: Fields | None, devices: Sequence[str]) -> DataSour
             label_bytes=fields.integer("label_bytes", minimum=0, default=0),
             input_bytes=fields.optional_integer("input_bytes", minimum=0),
             on_its_machine=tuple(name in there for name in devices) if there else (),
+            joint_bytes=fields.optional_integer("joint_bytes", minimum=0),
+            epochs=fields.integer("epochs", minimum=1, default=1),
         )
     except ValueError as error:
         raise fields.error(str(error)) from None
@@ -248,6 +253,8 @@ def _model_from_json(fields: Fields) -> ModelCosts:
                 trained_bytes=entry.optional_integer("trained_bytes", minimum=0),
                 answered_bytes=entry.optional_integer("answered_bytes", minimum=0),
                 waiting_bytes=entry.optional_integer("waiting_bytes", minimum=0),
+                output_frames=entry.integer("output_frames", minimum=1, default=1),
+                answered_frames=entry.integer("answered_frames", minimum=1, default=1),
             )
             for entry in fields.sections("layers")
         ),

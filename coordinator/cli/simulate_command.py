@@ -85,11 +85,14 @@ def simulate(
         refuse_beside("--plan", "planner", "micro_batch", "devices", why="the plan is there, with its devices")
     if instance_path is not None:
         refuse_beside("--instance", *SAID_BY_AN_INSTANCE, why=AN_INSTANCE_SAYS_IT)
-        from ..plan_by_hand import read_plan
+        from ..plan_by_hand import named_as_in_instance, read_plan
         from ..planner.planners import make_plan
 
         instance = read_instance(instance_path)
-        plan = read_plan(plan_path) if plan_path else make_plan(instance, planner, micro_batch=micro_batch)
+        if plan_path is None:
+            plan = make_plan(instance, planner, micro_batch=micro_batch)
+        else:
+            plan = named_as_in_instance(read_plan(plan_path), instance.device_names)
     else:
         assert job is not None
         plan, instance = plan_job(

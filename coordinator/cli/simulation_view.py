@@ -26,13 +26,17 @@ def print_simulation(console: Console, simulation: Simulation, plan: Plan, insta
     """Seconds, what the round waits for, a table of the devices, and the round drawn as characters."""
     from rich.table import Table
 
+    last = "" if plan.last_micro_batch is None else f", the last one of {plan.last_micro_batch},"
     console.print(
-        f"A round of {plan.mini_batch} samples in {plan.micro_batches} micro-batches of {plan.micro_batch} takes "
+        f"A round of {plan.mini_batch} samples in {plan.micro_batches} micro-batches of {plan.micro_batch}{last} takes "
         f"{readable_seconds(simulation.round_seconds)}: {simulation.samples_per_second:.1f} samples/s.",
         soft_wrap=True,
     )
-    told = ", ".join(f"{limit.text} {limit.fraction:.0%}" for limit in simulation.limits[:LIMITS_TOLD])
-    console.print(f"Its critical path is: {told}.", soft_wrap=True)
+    if simulation.limits:
+        told = ", ".join(f"{limit.text} {limit.fraction:.0%}" for limit in simulation.limits[:LIMITS_TOLD])
+        console.print(f"Its critical path is: {told}.", soft_wrap=True)
+    else:
+        console.print("Nothing in it takes any time, by these profiles.")
     table = Table()
     for heading in ("stage", "device", "computes", "all-reduce", "waits", "sends", "receives", "sent", "memory"):
         table.add_column(heading, justify="left" if heading == "device" else "right", overflow="fold")
@@ -41,7 +45,7 @@ def print_simulation(console: Console, simulation: Simulation, plan: Plan, insta
             use = simulation.devices[device]
             parts = (use.busy, use.all_reduce, use.waiting, use.sending, use.receiving)
             budget = instance.devices[instance.index_of[device]].memory_bytes
-            peak = simulation.memory[device].peak_bytes
+            peak = simulation.memory[device].expected_bytes
             table.add_row(
                 str(index),
                 device,
@@ -102,7 +106,7 @@ def _device(simulation: Simulation, name: str) -> dict[str, Any]:
         "sending": use.sending,
         "receiving": use.receiving,
         "sent_bytes": simulation.sent_bytes[name],
-        "peak_memory_bytes": memory.peak_bytes,
+        "peak_memory_bytes": memory.expected_bytes,
         "memory_over_time": [[seconds, level] for seconds, level in memory.over_time],
     }
 

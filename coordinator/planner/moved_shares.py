@@ -95,9 +95,7 @@ def _can_be(instance: PlanningInstance, plan: Plan, earlier: Sequence[Plan]) -> 
 
     What links and the all-reduce hold is known for a whole plan only: other shares are other peers, of neighbours too.
     """
-    rounds = filter(None, (instance.training.mini_batch, instance.training.rest))
-    too_few = any(plan.too_few_samples(samples, instance.model.least_batches) for samples in rounds)
-    return not too_few and fits_memory(instance, plan, earlier=earlier)
+    return not instance.too_few_samples(plan) and fits_memory(instance, plan, earlier=earlier)
 
 
 def _lacks(instance: PlanningInstance, plan: Plan) -> dict[str, int]:

@@ -216,7 +216,11 @@ def make_plan(instance: PlanningInstance, planner: str = "edgeswarm", micro_batc
         return plan
     shortages = shortages or _shortages(burdened, chosen, min(sizes))
     if shortages[0].lacking_bytes <= 0:
-        raise _cannot_split(instance, planner, sizes) if instance.model.largest_least_batch > 1 else _not_found(planner)
+        raise (
+            _cannot_split(instance, planner, sizes)
+            if instance.model.largest_least_batch > 1
+            else _not_found(planner, micro_batch)
+        )
     raise no_plan_fits(instance, shortages, planner=planner, fixed_micro_batch=micro_batch is not None)
 
 
@@ -342,12 +346,23 @@ def sizes_to_try(mini_batch: int, micro_batch: int | None, *, least_batch: int) 
     return (micro_batch,)
 
 
-def _not_found(planner: str) -> EdgeswarmError:
-    """Where one fits that the planner doesn't look at: with many devices it leaves out what would take it too long."""
+def _not_found(planner: str, micro_batch: int | None) -> EdgeswarmError:
+    """Where one fits that the planner doesn't look at: with many devices it leaves out what would take it too long.
+
+    micro_batch: as it was asked for; None where all were looked at.
+    """
+    others = [name for name in ("edgeswarm", "pipeline") if name != planner]
+    remedies = [
+        "give the agents more memory (--memory)",
+        f"try --planner {' or '.join(others)}, which may take minutes",
+    ]
+    if micro_batch is not None:
+        remedies.insert(0, "choose another --micro-batch, or none")
+    told = "; or ".join(remedies)
     return EdgeswarmError(
         ErrorCode.NO_PLAN_FITS,
         f"The planner '{planner}' found no plan that fits the devices' memory, among those that it looked at.",
-        "Choose a smaller --micro-batch, or try --planner pipeline, which looks at every cut and may take minutes.",
+        f"{told[0].upper()}{told[1:]}.",
     )
 
 
@@ -355,12 +370,16 @@ def _cannot_split(instance: PlanningInstance, planner: str, sizes: tuple[int, ..
     """Why there is no plan where memory isn't what is missing."""
     least = instance.model.largest_least_batch
     other_planner = "" if planner == "edgeswarm" else ", or --planner edgeswarm, which leaves devices out"
+    rest = instance.training.rest
+    of_rest, dropped = (
+        (f", or in an epoch's last one of {rest},", ", or drop_last=True in the job") if rest else ("", "")
+    )
     return EdgeswarmError(
         ErrorCode.NO_PLAN_FITS,
         f"The planner '{planner}' has no plan with micro-batches of {', '.join(map(str, sizes))} samples: in a round of "
-        f"{instance.training.mini_batch} its replicas can't split each of them so that all get the {least} samples that a layer "
-        "of the model needs at once.",
-        f"Choose another batch_size or --micro-batch{other_planner}.",
+        f"{instance.training.mini_batch}{of_rest} its replicas can't split each of them so that all get the {least} samples "
+        "that a layer of the model needs at once.",
+        f"Choose another batch_size or --micro-batch{dropped}{other_planner}.",
     )
 
 

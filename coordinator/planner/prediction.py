@@ -8,6 +8,7 @@ from dataclasses import replace
 from edgeswarm.plan import Plan, Prediction
 from edgeswarm.profile import PlanningInstance
 
+from ..simulator.log import TIED_SUM
 from ..simulator.simulate import simulate
 from ..simulator.simulation import Limit
 from .cost_model import evaluate
@@ -56,6 +57,6 @@ def describe_limits(plan: Plan, limits: tuple[Limit, ...]) -> str:
 
 
 def _with_devices(plan: Plan, limit: Limit) -> str:
-    if limit.kind == "link":
+    if limit.kind in ("link", TIED_SUM):
         return limit.text
     return f"{limit.text} ({', '.join(plan.stages[limit.stage].devices)})"

@@ -19,8 +19,10 @@ from .tied_sums import sent_for_sums, tied_sums
 from .waiting_frames import Change, waiting_bytes
 
 
-def device_uses(log: Log, works: Sequence[ReplicaWork], *, begin: float, end: float) -> dict[str, DeviceUse]:
-    """Fractions of the time from begin to end, in seconds of the log."""
+def device_uses(
+    log: Log, works: Sequence[ReplicaWork], *, windows: Sequence[tuple[float, float]], round_seconds: float, rounds: int
+) -> dict[str, DeviceUse]:
+    """Fractions of a round. windows: by replica, from when to when it was at so many rounds, in seconds of the log."""
     count = len(works)
     computing: list[list[tuple[float, float]]] = [[] for _ in range(count)]
     reducing: list[list[tuple[float, float]]] = [[] for _ in range(count)]
@@ -35,19 +37,20 @@ def device_uses(log: Log, works: Sequence[ReplicaWork], *, begin: float, end: fl
             sending[transfer.sender].append((transfer.start, transfer.end))
         if transfer.receiver >= 0:
             receiving[transfer.receiver].append((transfer.start, transfer.end))
-    whole = end - begin
-
-    def part(intervals: list[tuple[float, float]]) -> float:
-        return _covered(intervals, begin, end) / whole if whole > 0 else 0.0
-
     uses = {}
     for index, work in enumerate(works):
-        busy, all_reduce = part(computing[index]), part(reducing[index])
+        begin, end = windows[index]
+        # A round may take longer in the long run than these did.
+        whole = max(end - begin, rounds * round_seconds)
+        busy, all_reduce, sends, receives = (
+            _covered(intervals[index], begin, end) / whole if whole > 0 else 0.0
+            for intervals in (computing, reducing, sending, receiving)
+        )
         uses[work.name] = DeviceUse(
             busy=busy,
             waiting=max(0.0, 1.0 - busy - all_reduce),
-            sending=part(sending[index]),
-            receiving=part(receiving[index]),
+            sending=sends,
+            receiving=receives,
             all_reduce=all_reduce,
         )
     return uses
@@ -76,7 +79,9 @@ def device_memory(
         most = of_sample * stage.at_once(work.name)
         least = round(held[work.name] - most - waiting_bytes(of_saved, of_frames))
         curve = _curve(least, sorted([*of_saved, *of_frames]), begin)
-        memory[work.name] = DeviceMemory(max(level for _, level in curve), tuple(curve) if over_time else ())
+        memory[work.name] = DeviceMemory(
+            max(level for _, level in curve), held[work.name], tuple(curve) if over_time else ()
+        )
     return memory
 
 
@@ -100,10 +105,12 @@ def _all_reduced_bytes(work: ReplicaWork, stage: Stage) -> float:
         return 0.0
     sent = 0.0
     owners_in_turn = OwnersInTurn(stage.chunk_owners)
-    buffers = [(float(work.statistics_bytes), 1)] if work.statistics_bytes else []
-    for size, count in [*buffers, *((bucket.gradient_bytes, bucket.count) for bucket in work.buckets)]:
+    statistics = float(work.statistics_bytes)
+    buffers = [(statistics, statistics, 1)] if work.statistics_bytes else []
+    buckets = ((bucket.gradient_bytes, bucket.held_bytes, bucket.count) for bucket in work.buckets)
+    for size, held_bytes, count in [*buffers, *buckets]:
         for _ in range(count):
-            owners = owners_in_turn.of_next(size / count)
+            owners = owners_in_turn.of_next(held_bytes / count)
             sent += size / count * traffic(len(stage.shares), len(owners), is_owner=work.name in owners).sent
     return sent
 

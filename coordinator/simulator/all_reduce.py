@@ -85,19 +85,25 @@ class GroupAllReduce:
         self._finished = finished
         self._steps = exchange_steps(len(members))
         self._latency = max(member.outward.latency for member in members)
-        self._buffers = [self._buffer(float(statistics_bytes), 1)] if statistics_bytes else []
+        statistics = float(statistics_bytes)
+        self._buffers = [self._buffer(statistics, held_bytes=statistics)] if statistics_bytes else []
         self.first_bucket = len(self._buffers)
-        self._buffers += [self._buffer(bucket.gradient_bytes, bucket.count) for bucket in buckets]
-        self._buffers.append(self._buffer(0.0, 1))
+        self._buffers += [
+            self._buffer(bucket.gradient_bytes, held_bytes=bucket.held_bytes, count=bucket.count) for bucket in buckets
+        ]
+        self._buffers.append(self._buffer(0.0, held_bytes=0.0))
         self._handed_in = [0] * len(self._buffers)
         self._begun = 0
         self._done = 0
         self._missing = [0] * len(self._buffers)  # transfers under way, of those that have begun
 
-    def _buffer(self, size: float, count: int) -> _Buffer:
-        """Of so many bytes altogether; made in the worker's order. Those it stands for, if several, are large: of all owners."""
+    def _buffer(self, size: float, *, held_bytes: float, count: int = 1) -> _Buffer:
+        """Of so many bytes altogether; made in the worker's order. Those it stands for, if several, are large: of all owners.
+
+        size: as they travel.
+        """
         members = len(self._members)
-        places = self._owners_in_turn.of_next(size / count)
+        places = self._owners_in_turn.of_next(held_bytes / count)
         owners = len(places)
         shares = tuple(traffic(members, owners, is_owner=place in places) for place in range(members))
         if members == 2 or count > 1 or not size:

@@ -7,9 +7,10 @@ stage 1          F B F B
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from .log import ComputeRecord, Log, TransferRecord
+from .log import TIED_SUM, ComputeRecord, Log, TransferRecord
 from .simulation import Limit
 from .stage_work import ReplicaWork
 
@@ -18,14 +19,30 @@ Cause = tuple[str, int, bool]
 
 
 def critical_path(
-    log: Log, works: Sequence[ReplicaWork], *, begin: float, latency_seconds: float, round_seconds: float
+    log: Log,
+    works: Sequence[ReplicaWork],
+    *,
+    begin: float,
+    latency_seconds: float,
+    round_seconds: float,
+    source_wait: tuple[int, float],
 ) -> tuple[Limit, ...]:
-    """What makes up a round, by the time from `begin` to the end of the log; the most seconds first."""
+    """What makes up a round, by the time from `begin` to the end of the log; the most seconds first.
+
+    source_wait: the stage that gets most samples, and the seconds of a round in the long run for which it waits for them beyond
+    what the log has.
+    """
     found = _Walk(log, works, begin, latency_seconds).causes()
-    total = sum(found.values()) or 1.0
+    stage_of_source, waits = source_wait
+    part = (round_seconds - waits) / (sum(found.values()) or 1.0)
+    told = {cause: seconds * part for cause, seconds in found.items()}
+    if waits:
+        cause = ("data source", stage_of_source, True)
+        told[cause] = told.get(cause, 0.0) + waits
     limits = [
-        Limit(kind, stage, round_seconds * seconds / total, seconds / total, forward)
-        for (kind, stage, forward), seconds in found.items()
+        Limit(kind, stage, seconds, seconds / round_seconds, forward)
+        for (kind, stage, forward), seconds in told.items()
+        if seconds > 0
     ]
     return tuple(sorted(limits, key=lambda limit: (-limit.seconds, limit.kind, limit.stage, limit.forward)))
 
@@ -44,10 +61,17 @@ class _Walk:
             mine.append(record)
         self._frames: dict[tuple[int, str, int, int], TransferRecord] = {}  # the last one of each micro-batch
         self._samples: list[list[TransferRecord]] = [[] for _ in works]
-        for transfer in log.transfers:
+        self._sums: list[list[tuple[int, TransferRecord]]] = [[] for _ in works]  # with their places in the log
+        self._reduced: list[list[float]] = [[] for _ in works]
+        for place, transfer in enumerate(log.transfers):
             if transfer.label[0] == "samples":
                 self._samples[transfer.receiver].append(transfer)
-            elif transfer.label[0] != "all-reduce":
+            elif transfer.label[0] == TIED_SUM:
+                self._sums[transfer.receiver].append((place, transfer))
+            elif transfer.label[0] == "all-reduce":
+                if transfer.receiver >= 0:
+                    self._reduced[transfer.receiver].append(transfer.end)
+            else:
                 kind, of_round, micro_batch = transfer.label
                 self._frames[transfer.receiver, kind, of_round, micro_batch] = transfer
         self._last = max(log.computed, key=lambda record: record.end)
@@ -75,7 +99,7 @@ class _Walk:
         place = self._place[record.replica, record.kind, record.round, record.micro_batch]
         before = mine[place - 1] if place else None
         if record.kind == "step":
-            return self._last_of_group(record, now)
+            return self._last_of_group(*self._first_of_sums(record, now))
         if before is not None and before.end >= record.start:
             return before, now
         frame = self._frames.get((record.replica, record.kind, record.round, record.micro_batch))
@@ -96,6 +120,32 @@ class _Walk:
         if record.kind != "forward":
             return None
         came = [transfer for transfer in self._samples[record.replica] if transfer.end <= record.start]
+        return came[-1] if came else None
+
+    def _first_of_sums(self, step: ComputeRecord, now: float) -> tuple[ComputeRecord, float]:
+        """Where the sums of weights that stages share began for which the step waited: a step of the replica that sent the first
+        of them, and when it did; the step itself where it waited for none.
+        """
+        before = math.inf  # a frame may take no time at all
+        while (found := self._last_sum(step, now, before)) is not None:
+            before, frame = found
+            sender = frame.sender
+            now = self._take((TIED_SUM, self._works[sender].stage, True), frame.start, now)
+            step = self._by_replica[sender][self._place[sender, "step", step.round, -1]]
+        return step, now
+
+    def _last_sum(self, step: ComputeRecord, now: float, before: float) -> tuple[int, TransferRecord] | None:
+        """The last frame of such a sum that came until `now`, and behind all else that its receiver waited for: its own last
+        backward, and its group's all-reduce. With its place in the log, which is below `before`.
+        """
+        place = self._place[step.replica, "step", step.round, -1]
+        ready = self._by_replica[step.replica][place - 1].end if place else 0.0
+        ready = max([ready, *(end for end in self._reduced[step.replica] if end <= now)])
+        came = [
+            (order, frame)
+            for order, frame in self._sums[step.replica]
+            if order < before and frame.end <= now and frame.end + self._latency > ready
+        ]
         return came[-1] if came else None
 
     def _last_of_group(self, step: ComputeRecord, now: float) -> tuple[ComputeRecord | None, float]:

@@ -25,7 +25,7 @@ from edgeswarm.schedule.policy import Action
 from .all_reduce import GroupAllReduce, Member
 from .event_queue import EventQueue
 from .group_links import connect_group
-from .log import ComputeRecord, Log, TransferRecord, WaitRecord
+from .log import TIED_SUM, ComputeRecord, Log, TransferRecord, WaitRecord
 from .network import Card, Network, Stream, Transfer
 from .replica import BACKWARD, FORWARD, WEIGHTS, Frame, Replica, carrying_seconds, frame_to, handling_seconds, pay
 from .sample_feed import SampleFeed
@@ -81,6 +81,10 @@ class Engine:
     def end_of(self, round_number: int) -> float:
         """Seconds at which the last replica ended the round."""
         return max(replica.ends[round_number] for replica in self._replicas)
+
+    def between_ends(self, first: int, last: int) -> list[tuple[float, float]]:
+        """By replica: seconds at which it ended these two rounds."""
+        return [(replica.ends[first], replica.ends[last]) for replica in self._replicas]
 
     def second_round_begins(self) -> float:
         """Seconds at which the first stage has ended its first round; later stages' all-reduces may go on."""
@@ -159,9 +163,11 @@ class Engine:
 
         self._stream = stream
 
-        def frames(sender: Replica, peers: Iterable[tuple[int, int]], bytes_per_sample: int) -> tuple[Frame, ...]:
+        def frames(
+            sender: Replica, peers: Iterable[tuple[int, int]], bytes_per_sample: int, count: int
+        ) -> tuple[Frame, ...]:
             return tuple(
-                frame_to(stream(sender, peer), sender, self._replicas[peer], bytes_per_sample * samples)
+                frame_to(stream(sender, peer), sender, self._replicas[peer], bytes_per_sample * samples, frames=count)
                 for peer, samples in peers
             )
 
@@ -169,8 +175,8 @@ class Engine:
             work = replica.work
             parts: dict[int, Part] = {id(part): part for part in work.parts if part is not None}
             for identity, part in parts.items():
-                replica.gradients[identity] = frames(replica, part.upstream, work.answered_bytes)
-                replica.outputs[identity] = frames(replica, part.downstream, work.output_bytes)
+                replica.gradients[identity] = frames(replica, part.upstream, work.answered_bytes, work.answered_frames)
+                replica.outputs[identity] = frames(replica, part.downstream, work.output_bytes, work.output_frames)
         self._connect_groups(instance, egress, ingress)
         if source is not None and source_card is not None:
             # Another process sends them, which holds nothing of the agent's up but by its part of the card.
@@ -226,7 +232,7 @@ class Engine:
                 replica.all_reduce = all_reduce
 
     def _feed(self, replica: Replica, line: Stream) -> SampleFeed:
-        def arrived(size: int) -> None:
+        def arrived(size: float) -> None:
             replica.owed += carrying_seconds(replica.work, size)
             if replica.waits_for_samples or replica.is_idle:
                 # After this call, since the feed has still to note what came.
@@ -394,7 +400,7 @@ class Engine:
     def _send_sum(self, sender: Replica, size: int, arrival: Arrival) -> None:
         receiver, _, number = arrival
         sender.owed += carrying_seconds(sender.work, size)
-        label = ("all-reduce", sender.work.stage, number) if self._log is not None else None
+        label = (TIED_SUM, sender.work.stage, number) if self._log is not None else None
         stream = self._stream(sender, receiver.index)
         self._network.send(stream, Transfer(size, self._sum_came, arrival, urgent=False, label=label))
 

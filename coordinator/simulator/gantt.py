@@ -6,14 +6,17 @@
            sends   |              <<<     <<<~~~~~   |
                    0 ms                          40 ms
 
-A cell stands for a stretch of time, and shows what took most of it.
+A cell stands for a stretch of time, and shows what took most of it. What began before the round, in the one before it, is drawn
+at the round's end, too: there the next one begins early just so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..planner.units import readable_seconds
+from .log import TIED_SUM
 from .simulation import Simulation, TimelineEvent
 
 LEAST_CELLS = 20
@@ -25,18 +28,21 @@ SOURCE = "data source"
 
 _LETTERS = {"forward": "F", "backward": "B", "weights": "W", "step": "S", "all-reduce": "A"}
 _REST = {"forward": "-", "backward": "=", "weights": "+", "step": "S", "all-reduce": "A"}
-_SENT = {"forward": ">", "backward": "<", "all-reduce": "~", "samples": "s"}
+_SENT = {"forward": ">", "backward": "<", "all-reduce": "~", TIED_SUM: "~", "samples": "s"}
 
 
 def gantt(simulation: Simulation, *, width: int) -> list[str]:
     """Lines of at most `width` characters, but never fewer than 20 cells of time. Needs a simulation with its timeline."""
     names = list(simulation.devices)
     by_device: dict[str, list[TimelineEvent]] = {name: [] for name in ("", *names)}
+    seconds = simulation.round_seconds
     for event in simulation.events:
         by_device[event.device].append(event)
+        if event.start_seconds < 0:
+            again = replace(event, start_seconds=event.start_seconds + seconds, end_seconds=event.end_seconds + seconds)
+            by_device[event.device].append(again)
     label = max(len(name) for name in (*names, SOURCE if by_device[""] else "")) + len(" compute |")
     cells = max(LEAST_CELLS, width - label - 1)
-    seconds = simulation.round_seconds
     lines = []
     for name in names:
         computing = [event for event in by_device[name] if event.track in ("compute", "all-reduce")]

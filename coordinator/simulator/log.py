@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+TIED_SUM = "tied weights"  # the kind of a frame between stages that share weights
+
 
 class ComputeRecord(NamedTuple):
     """Something that a replica computed; kind: forward, backward, weights or step. round counts from 0."""
@@ -20,7 +22,7 @@ class ComputeRecord(NamedTuple):
 class TransferRecord(NamedTuple):
     """Bytes that went from one replica to another, -1 for the data source, -2 for all others of its group; in seconds.
 
-    label: kind of what it was, then (round and micro-batch of a frame; stage and buffer of an all-reduce).
+    label: kind of what it was, then (round and micro-batch of a frame; stage and number of an all-reduce's buffer or of a sum).
     """
 
     sender: int

@@ -112,13 +112,15 @@ def handling_seconds(work: ReplicaWork) -> float:
     return work.overheads.frame_seconds
 
 
-def frame_to(stream: Stream, sender: Replica, receiver: Replica, size: int) -> Frame:
-    return Frame(stream, receiver, size, carrying_seconds(sender.work, size), carrying_seconds(receiver.work, size))
+def frame_to(stream: Stream, sender: Replica, receiver: Replica, size: int, *, frames: int) -> Frame:
+    """frames: of the worker's, which this one stands for: they follow one another."""
+    sending, receiving = (carrying_seconds(end.work, size, frames=frames) for end in (sender, receiver))
+    return Frame(stream, receiver, size, sending, receiving)
 
 
-def carrying_seconds(work: ReplicaWork, size: int) -> float:
-    """What a frame of so many bytes takes the processor at one of its ends, which owes it."""
-    return work.overheads.frame_seconds + work.overheads.byte_seconds * size
+def carrying_seconds(work: ReplicaWork, size: float, *, frames: int = 1) -> float:
+    """What frames of so many bytes together take the processor at one of their ends, which owes it."""
+    return work.overheads.frame_seconds * frames + work.overheads.byte_seconds * size
 
 
 def pay(replica: Replica, now: float) -> float:

@@ -28,9 +28,9 @@ class SampleFeed:
         *,
         stream: Stream,
         samples: Sequence[int],
-        sample_bytes: int,
+        sample_bytes: float,
         made_bytes: int,
-        arrived: Callable[[int], None],
+        arrived: Callable[[float], None],
     ) -> None:
         self._queue = queue
         self._network = network
@@ -42,7 +42,7 @@ class SampleFeed:
         self._taken = 0
         self._is_reading = False
         self._most_ready = most_ahead(max(self._samples) * made_bytes)
-        self._most_samples = max(1, FEED_CALL_BYTES // sample_bytes)
+        self._most_samples = max(1, int(FEED_CALL_BYTES / sample_bytes))
         self.read_ahead()
 
     @property
@@ -78,7 +78,7 @@ class SampleFeed:
     def _serve(self, transfer: Transfer) -> None:
         self._network.send(self._stream, transfer)
 
-    def _here(self, brought: tuple[int, int]) -> None:
+    def _here(self, brought: tuple[int, float]) -> None:
         count, size = brought
         self._is_reading = False
         self._fetched += count

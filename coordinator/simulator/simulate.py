@@ -64,12 +64,26 @@ def _round_seconds(engine: Engine, instance: PlanningInstance) -> float:
     return max(seconds, _source_seconds(engine, instance))
 
 
+def _sample_bytes(engine: Engine) -> list[float]:
+    """By replica, what it gets from the data source in a round."""
+    return [work.sample_bytes * sum(part.samples for part in work.parts if part) for work in engine.works]
+
+
+def _source_wait(engine: Engine, instance: PlanningInstance, seconds: float) -> tuple[int, float]:
+    """As `critical_path` has it; seconds: of a round in the long run."""
+    sizes = _sample_bytes(engine)
+    stage = engine.works[sizes.index(max(sizes))].stage
+    if not max(sizes) or seconds > _source_seconds(engine, instance):
+        return stage, 0.0
+    return stage, seconds - engine.longest_period(engine.warm_up - 1, engine.rounds - 1)
+
+
 def _source_seconds(engine: Engine, instance: PlanningInstance) -> float:
     """What the samples of a round take the data source at the least."""
     source = instance.data_source
     if source is None:
         return 0.0
-    sizes = [work.sample_bytes * sum(part.samples for part in work.parts if part) for work in engine.works]
+    sizes = _sample_bytes(engine)
     rates = [source.bandwidth[work.device] for work in engine.works]
     over_card = [size for size, work in zip(sizes, engine.works, strict=True) if not source.on_its_machine[work.device]]
     return max(sum(over_card) / source.egress, *(size / rate for size, rate in zip(sizes, rates, strict=True)))
@@ -78,15 +92,20 @@ def _source_seconds(engine: Engine, instance: PlanningInstance) -> float:
 def _told(
     instance: PlanningInstance, plan: Plan, engine: Engine, log: Log, seconds: float, *, with_timeline: bool
 ) -> Simulation:
-    begin, end = engine.end_of(engine.warm_up - 1), engine.end_of(engine.rounds - 1)
-    last_begins = engine.end_of(engine.rounds - 2)
+    begin, last_begins = engine.end_of(engine.warm_up - 1), engine.end_of(engine.rounds - 2)
     works = engine.works
     saved, frames = saved_changes(log, instance, plan, works), frame_changes(log, works)
     of_frames = frame_bytes(instance, plan, works, saved=saved, frames=frames)
     return Simulation(
         round_seconds=seconds,
         samples_per_second=plan.mini_batch / seconds if seconds > 0 else math.inf,
-        devices=device_uses(log, works, begin=begin, end=end),
+        devices=device_uses(
+            log,
+            works,
+            windows=engine.between_ends(engine.warm_up - 1, engine.rounds - 1),
+            round_seconds=seconds,
+            rounds=engine.rounds - engine.warm_up,
+        ),
         memory=device_memory(
             instance,
             plan,
@@ -100,7 +119,12 @@ def _told(
         frame_bytes=of_frames,
         sent_bytes=sent_bytes(instance, works, plan),
         limits=critical_path(
-            log, works, begin=begin, latency_seconds=instance.network.latency_seconds, round_seconds=seconds
+            log,
+            works,
+            begin=begin,
+            latency_seconds=instance.network.latency_seconds,
+            round_seconds=seconds,
+            source_wait=_source_wait(engine, instance, seconds),
         ),
         events=timeline(log, works, begin=last_begins, round_number=engine.rounds - 1) if with_timeline else (),
     )

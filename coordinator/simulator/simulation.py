@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .log import TIED_SUM
+
 
 @dataclass(frozen=True)
 class DeviceUse:
@@ -23,12 +25,14 @@ class DeviceUse:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """peak_bytes: of weights, gradients, optimizer state, saved activations, frames and the worker itself.
+    """peak_bytes: of weights, gradients, optimizer state, saved activations, frames and the worker itself, in these rounds.
 
+    expected_bytes: with as many micro-batches in flight as are allowed: workers try that before the first round.
     over_time: (seconds since the round began, bytes from then on); empty where no timeline was wanted.
     """
 
     peak_bytes: int
+    expected_bytes: int
     over_time: tuple[tuple[float, int], ...] = ()
 
 
@@ -37,7 +41,8 @@ class TimelineEvent:
     """Something that took time on one of a device's tracks; seconds count from the beginning of the round.
 
     device: its name, "" for the data source. track: compute, all-reduce, egress or ingress.
-    kind: forward, backward, step, all-reduce (waiting for it, or its bytes) or samples. micro_batch: -1 where it is of none.
+    kind: forward, backward, weights, step, all-reduce (waiting for it, or its bytes), tied weights or samples.
+    micro_batch: -1 where it is of none.
     peer: whom a transfer goes to or comes from. size_bytes: of a transfer.
     What began before the round did, in the one before it, has a time below 0.
     """
@@ -54,9 +59,9 @@ class TimelineEvent:
 
 @dataclass(frozen=True)
 class Limit:
-    """A part of the round's critical path. kind: stage, link, all-reduce or data source.
+    """A part of the round's critical path. kind: stage, link, all-reduce, tied weights or data source.
 
-    stage: which; for a link the one that sends. forward: for a link, whether it carries activations.
+    stage: which; for a link or tied weights the one that sends. forward: for a link, whether it carries activations.
     """
 
     kind: str
@@ -74,6 +79,8 @@ class Limit:
             return f"the link from stage {self.stage} to stage {self.stage + (1 if self.forward else -1)}"
         if self.kind == "all-reduce":
             return f"the all-reduce of stage {self.stage}"
+        if self.kind == TIED_SUM:
+            return f"the sum of weights that stages share, from stage {self.stage}"
         return f"computing in stage {self.stage}"
 
 

@@ -44,11 +44,12 @@ class Part:
 class Bucket:
     """Gradients that are all-reduced together.
 
-    gradient_bytes: of the gradients. count: how many all-reduces of the worker it stands for.
-    ready: by which part of a backward they are done, 0 to 1.
+    gradient_bytes: of the gradients, as they travel. held_bytes: in memory, by which the worker cuts them and chooses owners.
+    count: how many all-reduces of the worker it stands for. ready: by which part of a backward they are done, 0 to 1.
     """
 
     gradient_bytes: float
+    held_bytes: float
     count: int
     ready: float
 
@@ -60,8 +61,9 @@ class ReplicaWork:
     device: its place in the instance. parts: by micro-batch, None where it has no samples. in_flight: K.
     step_seconds: optimizer and the device's overhead of a round. sample_bytes: per sample from the data source.
     made_sample_bytes: per sample, as it waits for its use; a job's transform may make more of it than was sent.
-    output_bytes: per sample, at the cut behind the stage. answered_bytes: likewise, of the gradients that it sends back over the
-    cut before it. statistics_bytes: of the sums of batch norms, which its group adds up after its last forward.
+    output_bytes: per sample, at the cut behind the stage; in output_frames for each receiver. answered_bytes, answered_frames:
+    likewise, of the gradients that it sends back over the cut before it. statistics_bytes: of the sums of batch norms, which its
+    group adds up after its last forward.
     """
 
     name: str
@@ -71,10 +73,12 @@ class ReplicaWork:
     parts: tuple[Part | None, ...]
     overheads: Overheads
     step_seconds: float
-    sample_bytes: int
+    sample_bytes: float
     made_sample_bytes: int
     answered_bytes: int
+    answered_frames: int
     output_bytes: int
+    output_frames: int
     buckets: tuple[Bucket, ...]
     statistics_bytes: int
 
@@ -112,10 +116,12 @@ def replica_works(instance: PlanningInstance, plan: Plan) -> list[ReplicaWork]:
                     parts=tuple(by_size[size] for size in sizes),
                     overheads=profile.overheads,
                     step_seconds=profile.update(*layers) + profile.overheads.round_seconds,
-                    sample_bytes=_sample_bytes(instance, plan, index),
+                    sample_bytes=_sample_bytes(instance, plan, index, name),
                     made_sample_bytes=_made_sample_bytes(instance, plan, index),
                     answered_bytes=int(instance.model.answered_bytes[stage.first_layer]),
+                    answered_frames=instance.model.layers[stage.first_layer - 1].answered_frames if index else 1,
                     output_bytes=int(instance.model.cut_bytes[stage.end_layer]),
+                    output_frames=instance.model.layers[stage.end_layer - 1].output_frames,
                     buckets=_buckets(instance, stage, name, cuts, apart=plan.has_weights_apart),
                     statistics_bytes=statistics_bytes,
                 )
@@ -157,13 +163,13 @@ def _part(
     )
 
 
-def _sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> int:
-    """Per sample, what a replica of the stage gets from the data source."""
+def _sample_bytes(instance: PlanningInstance, plan: Plan, stage: int, name: str) -> float:
+    """Per sample, what a replica of the stage gets from the data source, in the mean of all epochs."""
     source = instance.data_source
     if source is None:
-        return 0
-    inputs = instance.served_input_bytes if stage == 0 else 0
-    return inputs + (source.label_bytes if stage == len(plan.stages) - 1 else 0)
+        return 0.0
+    size = instance.served_bytes(is_first=stage == 0, is_last=stage == len(plan.stages) - 1)
+    return size * source.fetched(plan.stages[stage].shares[name] / plan.micro_batch)
 
 
 def _made_sample_bytes(instance: PlanningInstance, plan: Plan, stage: int) -> int:
@@ -182,7 +188,7 @@ def _buckets(
     """
     if not cuts:
         return ()
-    gradients = _gradient_bytes_before(instance, stage)
+    gradients, held = _gradient_bytes_before(instance, stage), _held_gradient_bytes_before(instance, stage)
     begin = stage.first_layer
     profile = instance.profile_of(name)
     seconds = profile.seconds_before(stage.at_once(name))[1]
@@ -193,7 +199,9 @@ def _buckets(
 
     def bucket(first: int, behind: int, count: int) -> Bucket:
         ready = (end - float(seconds[first])) / whole if whole > 0 else 1.0
-        return Bucket(float(gradients[behind - begin] - gradients[first - begin]), count, min(1.0, ready))
+        places = behind - begin, first - begin
+        travelling, in_memory = (float(before[places[0]] - before[places[1]]) for before in (gradients, held))
+        return Bucket(travelling, in_memory, count, min(1.0, ready))
 
     return tuple(bucket(*cut) for cut in cuts)
 
@@ -205,7 +213,7 @@ def _bucket_cuts(instance: PlanningInstance, stage: Stage) -> list[tuple[int, in
     """
     largest = bucket_bytes(len(stage.shares))
     begin = stage.first_layer
-    before = _gradient_bytes_before(instance, stage)
+    before = _held_gradient_bytes_before(instance, stage)
     total = before[-1] - before[0]
     if total == 0:
         return []
@@ -228,7 +236,19 @@ def _bucket_cuts(instance: PlanningInstance, stage: Stage) -> list[tuple[int, in
 
 
 def _gradient_bytes_before(instance: PlanningInstance, stage: Stage) -> list[float]:
-    """[layers of the stage + 1]: of its layers before each cut; a tied parameter is the first one's, whose backward is last."""
+    """[layers of the stage + 1]: of its layers before each cut, as they travel; a tied parameter is the first one's, whose
+    backward is last.
+    """
     first, ends = stage.first_layer, np.arange(stage.first_layer, stage.end_layer + 1)
     sizes: list[float] = instance.model.gradient_bytes_of_runs(np.array(first), ends).tolist()
+    return sizes
+
+
+def _held_gradient_bytes_before(instance: PlanningInstance, stage: Stage) -> list[float]:
+    """The same as they are in memory: all rows of a table, and as wide as they are computed."""
+    first, ends = np.array(stage.first_layer), np.arange(stage.first_layer, stage.end_layer + 1)
+    model = instance.model
+    whole = model.trained_bytes_before[ends] - model.trained_bytes_before[first]
+    tied = [tensor.param_bytes if tensor.gradient_bytes else 0 for tensor in model.tied]
+    sizes: list[float] = (whole - model.counted_again(first, ends, tied)).tolist()
     return sizes

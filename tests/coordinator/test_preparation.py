@@ -15,6 +15,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.layer_file import layer_file_name
 from edgeswarm.snapshot import LayerState, pack_layer, unpack_layer, write_layer_file
 from edgeswarm_coordinator.layer_files import LayerFiles
+from edgeswarm_coordinator.model_facts import ServedSamples
 from edgeswarm_coordinator.preparation import PreparedModel, load, open_data, prepare
 
 JOB = textwrap.dedent(
@@ -115,6 +116,29 @@ def test_what_workers_will_hold_of_the_job_is_seen_here(
     loaded = load(write(tmp_path, text.replace("    seed=5", f"    data={data!r}, seed=5")))
     prepared = prepare(loaded, open_data(loaded, evaluation=False), snapshot_folder=tmp_path)
     assert prepared.job_bytes == pytest.approx((1 + data_sets) * size, rel=0.1)
+
+
+def test_what_a_sample_costs_on_its_way_to_a_device(tmp_path: Path) -> None:
+    """A transform takes whole items, wherever it runs, and a stage that is first and last takes them once."""
+
+    def served(*changes: tuple[str, str]) -> ServedSamples | None:
+        text = JOB
+        for old, new in changes:
+            text = text.replace(old, new)
+        return prepared_from(write(tmp_path, text), tmp_path).served
+
+    once = ("epochs=2", "epochs=1")
+    transform = ("    seed=5", "    transform=lambda item, generator: item, seed=5")
+    plain = served(once)
+    assert plain is not None
+    assert (plain.input_bytes, plain.joint_bytes, plain.epochs) == (6 * 4, None, 1)
+    whole = plain.input_bytes + plain.label_bytes
+    assert served(once, transform) == ServedSamples(whole, whole, joint_bytes=whole)
+    # Of several epochs these few bytes are nothing to measure links for; wide samples are.
+    assert served() is None
+    wide = served(("torch.arange(6.0) + i", "torch.ones(3000) * i"), ("Linear(6, 16)", "Linear(3000, 16)"))
+    assert wide == ServedSamples(3000 * 4, plain.label_bytes, epochs=2)
+    assert served(once, ("    seed=5", "    data='local', seed=5")) is None
 
 
 def test_a_job_that_holds_little_says_nothing_of_memory(tmp_path: Path) -> None:

@@ -72,8 +72,36 @@ def test_only_some_devices() -> None:
         replace(source, on_its_machine=(True,))
 
 
+def test_what_a_replica_fetches_in_the_mean_of_all_epochs() -> None:
+    source = DataSource((5.0,), egress=7.0, epochs=3)
+    assert source.fetched(1.0) == pytest.approx(1 / 3)
+    assert source.fetched(1 / 3) == pytest.approx((1 + 2 / 3 + 4 / 9) / 3)
+    assert [replace(source, epochs=1).fetched(part) for part in (0.0, 0.1, 1.0)] == [1.0, 1.0, 1.0]
+    with pytest.raises(ValueError, match="epochs are below 1"):
+        replace(source, epochs=0)
+
+
+def test_what_a_stage_gets_of_a_sample_from_the_source() -> None:
+    plain = instance()
+    source = DataSource((5.0, 6.0), egress=7.0, label_bytes=8)
+    apart = replace(plain, data_source=source)
+    ends = [(True, False), (False, True), (False, False), (True, True)]
+
+    def bytes_of(some: PlanningInstance) -> list[int]:
+        return [some.served_bytes(is_first=is_first, is_last=is_last) for is_first, is_last in ends]
+
+    inputs = plain.model.input_bytes
+    assert bytes_of(apart) == [inputs, 8, 0, inputs + 8]
+    assert bytes_of(replace(plain, data_source=replace(source, input_bytes=30, joint_bytes=31))) == [30, 8, 0, 31]
+    assert bytes_of(plain) == [0, 0, 0, 0]
+
+
 def test_each_pair_may_have_a_latency_of_its_own() -> None:
     radio = Network.of_pairs(((9.0, 0.1, 0.5), (0.2, 9.0, 0.6), (0.7, 0.8, 9.0)), ((1.0,) * 3,) * 3)
+    assert radio.usual_latency_seconds == pytest.approx((0.1 + 0.2) / 2)
+    far = Network.of_pairs(((0.0, 0.125, 9.0), (0.125, 0.0, 9.0), (9.0, 9.0, 0.0)), ((1.0,) * 3,) * 3)
+    assert far.usual_latency_seconds == 0.125
+    assert Network.uniform(3, bytes_per_second=1.0, latency_seconds=0.3).usual_latency_seconds == 0.3
     assert (radio.latency_seconds, radio.least_latency_seconds) == (0.8, 0.1)
     assert (radio.latency(0, 2), radio.latency(2, 0)) == (0.5, 0.7)
     assert (radio.most_latency([0, 1]), radio.most_latency([2, 0]), radio.most_latency([1])) == (0.2, 0.7, 0.0)

@@ -41,9 +41,9 @@ def test_what_an_instance_may_also_have_survives_json() -> None:
     first, *others = plain.model.layers
     first = replace(first, kernel_bytes=9, met_gradient_bytes=((1, 10), (4, 30)), trained_bytes=3, answered_bytes=0)
     first = replace(first, transient_bytes=5, workspace_bytes=6, joint_workspace_bytes=7, held_input_bytes=8)
-    first = replace(first, waiting_bytes=4)
+    first = replace(first, waiting_bytes=4, output_frames=3, answered_frames=2)
     model = replace(plain.model, layers=(first, *others), tied=(TiedCosts((0, 1), 3, 2),))
-    source = DataSource((5.0, 6.0), egress=7.0, label_bytes=8, on_its_machine=(True, False))
+    source = DataSource((5.0, 6.0), egress=7.0, label_bytes=8, on_its_machine=(True, False), joint_bytes=9, epochs=4)
     more = replace(plain, model=model, profiles=profiles, data_source=source)
     assert instance_from_json(json.loads(json.dumps(instance_to_json(more)))) == more
     network = Network.of_pairs(((0.0, 0.25), (0.5, 0.0)), plain.network.bandwidth)

@@ -134,7 +134,7 @@ class _Search:
         for floor, plan in plans:
             if floor >= self.seconds * self._within:
                 break
-            if self._holds_whole(plan):
+            if not self._leaves_too_few(plan) and self._holds_whole(plan):
                 seconds, _ = round_and_in_flight(self._instance, plan)
                 self.simulated += 1
                 if seconds < self.seconds:
@@ -253,9 +253,8 @@ class _Search:
         return fits_memory(self._instance, plan, passing=self._passing)
 
     def _leaves_too_few(self, plan: Plan) -> bool:
-        """Whether a last, smaller micro-batch leaves a replica fewer samples than a layer needs."""
-        least = self._instance.model.least_batches
-        return max(least) > 1 and bool(plan.too_few_samples(self._instance.training.mini_batch, least))
+        """Whether a last, smaller micro-batch, or an epoch's last round, leaves a replica fewer samples than a layer needs."""
+        return bool(self._instance.too_few_samples(plan))
 
     def _judge_plan(
         self, micro_batch: int, groups: Sequence[tuple[tuple[int, int], dict[str, int]]], limits: Sequence[int]

@@ -327,12 +327,17 @@ class RoundFloor:
         return ends, [self._latency + b + o for b, o in back]
 
     def _source_seconds(self) -> float:
-        """What the samples of a round take the data source's own card at the least; devices on its machine may get them all."""
-        source = self.instance.data_source
+        """What the samples of a round take the data source's own card at the least; devices on its machine may get them all, and
+        a replica alone fetches each once.
+        """
+        source, instance = self.instance.data_source, self.instance
         if source is None or any(source.on_its_machine):
             return 0.0
-        per_sample = self.instance.served_input_bytes + source.label_bytes
-        return self.instance.training.mini_batch * per_sample / source.egress
+        apart = instance.served_bytes(is_first=True, is_last=False) + instance.served_bytes(
+            is_first=False, is_last=True
+        )
+        per_sample = min(apart, instance.served_bytes(is_first=True, is_last=True))
+        return instance.training.mini_batch * per_sample * source.fetched(1.0) / source.egress
 
 
 class _Round:

@@ -134,7 +134,10 @@ class GroupCostTables:
         both = forward[:, samples] + backward[:, samples]
         runs = list(zip(self._firsts.tolist(), self._ends.tolist(), strict=True))
         carried = {
-            at_source: np.array([carried_bytes(problem, first, end, at_source=at_source) for first, end in runs])
+            # How many replicas a stage has isn't known yet.
+            at_source: np.array(
+                [carried_bytes(problem, first, end, replicas=2, at_source=at_source) for first, end in runs]
+            )
             for at_source in {problem.at_source[device] for device in self._first}
         }
         rows = []

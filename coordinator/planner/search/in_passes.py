@@ -88,7 +88,8 @@ def _in_fewer_passes(problem: SearchProblem, plan: Plan) -> Plan:
 
 
 def share_in_passes(problem: SearchProblem, devices: tuple[int, ...], *, most_passes: int = MOST_PASSES) -> Plan | None:
-    """The plan of these devices, in this order, with shares by which they are done together; None where memory can't hold one.
+    """The plan of these devices, in this order, with shares by which they are done together; None where memory can't hold one, or
+    an epoch's last round leaves one of them too few samples.
 
     A device for which no sample is left is left out. most_passes: of a share; more only where memory demands them.
     """
@@ -100,7 +101,8 @@ def share_in_passes(problem: SearchProblem, devices: tuple[int, ...], *, most_pa
         used = [place for place, share in enumerate(shares) if share >= problem.least_batch]
         if len(used) == len(devices):
             plan = Plan(NAME, problem.mini_batch, 1, (sharing.stage(shares),))
-            return plan if fits_memory(problem.instance, plan) else None
+            possible = not problem.instance.too_few_samples(plan) and fits_memory(problem.instance, plan)
+            return plan if possible else None
         devices = tuple(devices[place] for place in used)
     return None
 
@@ -181,7 +183,7 @@ class PassSharing:
             times.append(np.maximum.accumulate(seconds) + np.where(np.arange(samples + 1) > 0, more, 0.0))
         if sum(largest) < samples:
             return None
-        served = self.problem.served_seconds[list(self.devices)]
+        served = self.problem.served_seconds(self.devices)
         whole = np.maximum(np.array(times), served[:, np.newaxis] * np.arange(samples + 1))
         return [int(share) for share in shares_by_time(whole, np.array(largest), samples)]
 

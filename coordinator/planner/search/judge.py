@@ -75,7 +75,7 @@ class Judge:
     def _simulate(self, candidate: Candidate) -> float:
         plan = self.plan(candidate, planner="candidate")
         instance = self.problem.instance
-        if not fits_memory(instance, plan, passing=self.problem.passing):
+        if instance.too_few_samples(plan) or not fits_memory(instance, plan, passing=self.problem.passing):
             return math.inf
         try:
             return round_seconds(instance, plan)

@@ -20,6 +20,8 @@ from .problem import SearchProblem
 from .sample_shares import SampleSharing
 
 FEW_LAYERS = 16
+# More in flight than this aren't tried: far above the usual K of any pipeline, and each costs memory and planning.
+MOST_IN_FLIGHT = 64
 _CUT_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 _PAIR_STEPS = (1, 2, 4)
 
@@ -117,7 +119,7 @@ class Moves:
 
     def _with_most_in_flight(self, candidate: Candidate) -> tuple[CandidateStage, ...]:
         """With as many as memory holds, all of a round's at the most; but for the last stage where it gives each back at once."""
-        every = candidate.micro_batches(self.problem.mini_batch)
+        every = min(MOST_IN_FLIGHT, candidate.micro_batches(self.problem.mini_batch))
         changed = []
         gives_back = self._usual(1) == (1,)
         for stage in candidate.stages[:-1] if gives_back else candidate.stages:
@@ -271,14 +273,14 @@ class Moves:
         twice = [other for other in self.sizes if other >= 2 * size][:1]
         count = len(outline.groups)
         for other in sorted({*below, *above, *half, *twice}):
-            every = -(-self.problem.mini_batch // other)
+            every = min(MOST_IN_FLIGHT, -(-self.problem.mini_batch // other))
             for flights in (self._usual(count), (*[every] * (count - 1), self._usual(count)[-1])):
                 yield Outline(other, outline.cuts, outline.groups, flights)
 
     def _flights(self, outline: Outline) -> Iterator[Outline]:
         """The usual K, Asteroid's, as many as there are in all but the last stage, and one less in all."""
         count = len(outline.groups)
-        every = -(-self.problem.mini_batch // outline.micro_batch)
+        every = min(MOST_IN_FLIGHT, -(-self.problem.mini_batch // outline.micro_batch))
         fewer = tuple(max(1, held - 1) for held in outline.in_flight)
         for flights in (
             self._usual(count),
@@ -318,7 +320,7 @@ class Moves:
         """K one more or one less, with samples shared anew for it and as they are."""
         stage = candidate.stages[place]
         for held in (stage.in_flight - 1, stage.in_flight + 1):
-            if not 1 <= held <= candidate.micro_batches(self.problem.mini_batch):
+            if not 1 <= held <= min(MOST_IN_FLIGHT, candidate.micro_batches(self.problem.mini_batch)):
                 continue
             if self._holds(stage, held):
                 yield CandidateStage(stage.first, stage.end, stage.devices, stage.shares, held)

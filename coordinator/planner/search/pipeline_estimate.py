@@ -181,7 +181,7 @@ class PipelineEstimator:
         if size == 1:
             return StageFigures(forward, backward, 0.0, 0.0, 0.0, step, weights)
         gradients = problem.gradient_bytes(stage.first, stage.end)
-        latency = exchange_steps(size) * problem.latency
+        latency = exchange_steps(size) * problem.instance.network.most_latency(stage.devices)
         bucket = bucket_bytes(size)
         least = problem.buckets_before[stage.end] - problem.buckets_before[stage.first]
         buckets = least * LEAST_BUCKET_BYTES / bucket + 1
@@ -228,7 +228,7 @@ class PipelineEstimator:
     def _carried_bytes(self, stage: CandidateStage) -> tuple[float, float]:
         """Of one sample, by both cuts: with its forward, samples from a data source among it, and with its backward."""
         problem = self.problem
-        there = problem.cut_bytes[stage.first] if stage.first else problem.served_input_bytes
+        there = problem.cut_bytes[stage.first] if stage.first else problem.served_bytes(len(stage.devices))
         back = problem.answered_bytes[stage.first]
         if stage.end < problem.layer_count:
             there += problem.cut_bytes[stage.end]
@@ -304,14 +304,15 @@ class PipelineEstimator:
         source = self.problem.instance.data_source
         if source is None:
             return np.zeros(len(candidates))
-        inputs = self.problem.served_input_bytes
-        seconds = []
+        instance, seconds = self.problem.instance, []
         for candidate in candidates:
-            part = self.problem.mini_batch / candidate.micro_batch
             carried: dict[int, float] = {}
-            for stage, size in ((candidate.stages[0], inputs), (candidate.stages[-1], source.label_bytes)):
+            ends = [(True, False, candidate.stages[0]), (False, True, candidate.stages[-1])]
+            for is_first, is_last, stage in ends if len(candidate.stages) > 1 else [(True, True, candidate.stages[0])]:
+                size = instance.served_bytes(is_first=is_first, is_last=is_last)
                 for device, share in zip(stage.devices, stage.shares, strict=True):
-                    carried[device] = carried.get(device, 0.0) + share * part * size
+                    part = share / candidate.micro_batch
+                    carried[device] = part * self.problem.mini_batch * size * source.fetched(part)
             over_card = sum(size for device, size in carried.items() if not source.on_its_machine[device])
             slowest = max(size / source.bandwidth[device] for device, size in carried.items())
             seconds.append(max(over_card / source.egress, slowest))

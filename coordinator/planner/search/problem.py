@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -32,8 +33,8 @@ class SearchProblem:
         self.least_batch = model.largest_least_batch
         self.cut_bytes = [float(value) for value in model.cut_bytes]
         self.answered_bytes = [float(value) for value in model.answered_bytes]
-        self.served_input_bytes = float(instance.served_input_bytes)
-        self.latency = instance.network.latency_seconds
+        # A single device far away is no reason to think badly of plans without it; the simulator has each pair's.
+        self.latency = instance.network.usual_latency_seconds
         self.weight_bytes_before: list[float] = instance.resident_bytes_before.tolist()
         self.kernel_bytes_before: list[int] = model.kernel_bytes_before.tolist()
         self.gradient_bytes_before = [float(value) for value in model.gradient_bytes_before]
@@ -103,13 +104,17 @@ class SearchProblem:
         source = self.instance.data_source
         return (False,) * self.device_count if source is None else source.on_its_machine
 
-    @cached_property
-    def served_seconds(self) -> FloatArray:
-        """[devices]: in which the data source serves one sample to each; 0 where samples are at hand."""
+    def served_bytes(self, replicas: int) -> float:
+        """Of a sample's input, what a replica of a first stage of so many fetches, if all take as many samples."""
+        source = self.instance.data_source
+        return 0.0 if source is None else self.instance.served_input_bytes * source.fetched(1 / replicas)
+
+    def served_seconds(self, devices: Sequence[int]) -> FloatArray:
+        """[devices]: in which the data source serves one sample to each of a first stage's; 0 where samples are at hand."""
         source = self.instance.data_source
         if source is None:
-            return np.zeros(self.device_count)
-        served: FloatArray = self.served_input_bytes / np.array(source.bandwidth)
+            return np.zeros(len(devices))
+        served: FloatArray = self.served_bytes(len(devices)) / np.array(source.bandwidth)[list(devices)]
         return served
 
     @cached_property

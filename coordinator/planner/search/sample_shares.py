@@ -117,12 +117,12 @@ class SampleSharing:
         # A curve may fall where measurements are noisy: what counts is by when so many samples, or more, are done.
         compute = np.maximum.accumulate(table, axis=1)[classes]
         card = np.array([
-            carried_bytes(problem, first, end, at_source=problem.at_source[device])
+            carried_bytes(problem, first, end, replicas=len(devices), at_source=problem.at_source[device])
             / min(problem.card_out[device], problem.card_in[device])
             for device in devices
         ])  # fmt: skip
         if first == 0:
-            card = np.maximum(card, problem.served_seconds[list(devices)])
+            card = np.maximum(card, problem.served_seconds(devices))
         result: FloatArray = np.maximum(compute, card[:, np.newaxis] * np.arange(micro_batch + 1))
         return result
 
@@ -142,15 +142,16 @@ class SampleSharing:
         return tuple(int(share) for share in shares) if shares.sum() == micro_batch else None
 
 
-def carried_bytes(problem: SearchProblem, first: int, end: int, *, at_source: bool) -> float:
+def carried_bytes(problem: SearchProblem, first: int, end: int, *, replicas: int, at_source: bool) -> float:
     """Bytes of one sample that the card of a stage's replica sends, or receives if these are more, for one micro-batch.
 
     Forward in and backward out at its first cut, forward out and backward in at its last; of the model's own input only
-    where a data source sends it, and that comes in beside the gradients from behind. at_source: it is on the replica's machine.
+    where a data source sends it, and that comes in beside the gradients from behind. replicas: of the stage. at_source: the data
+    source is on the replica's machine.
     """
     is_last = end == problem.layer_count
     sent = problem.answered_bytes[first] + (0.0 if is_last else problem.cut_bytes[end])
-    served = 0.0 if at_source else problem.served_input_bytes
+    served = 0.0 if at_source else problem.served_bytes(replicas)
     before = problem.cut_bytes[first] if first else served
     return max(sent, before + (0.0 if is_last else problem.answered_bytes[end]))
 

@@ -80,6 +80,50 @@ def test_a_person_sees_devices_memory_and_the_round_drawn(instance_file: Path, p
     assert "\x1b[" not in result.output
 
 
+def test_an_instance_of_real_devices_takes_their_short_names(
+    instance_file: Path, plan_file: Path, invoke: Invoke
+) -> None:
+    instance_file.write_text(instance_file.read_text().replace('"quick"', '"quick-0a4f22"'))
+    result = invoke("simulate", "--instance", str(instance_file), "--plan", str(plan_file), "--json")
+    assert list(json.loads(result.stdout)["devices"]) == ["quick-0a4f22", "steady"]
+
+
+def test_a_plan_with_both_names_of_one_device(instance_file: Path, plan_file: Path, invoke: Invoke) -> None:
+    instance_file.write_text(instance_file.read_text().replace('"quick"', '"quick-0a4f22"'))
+    plan_file.write_text(plan_file.read_text().replace('"steady"', '"quick-0a4f22"'))
+    result = invoke("simulate", "--instance", str(instance_file), "--plan", str(plan_file))
+    assert result.exit_code == ExitCode.ERROR
+    assert "The plan has quick and quick-0a4f22, which are one device." in result.stderr
+
+
+def test_a_smaller_last_micro_batch_is_told(instance_file: Path, plan_file: Path, invoke: Invoke) -> None:
+    plan = {**by_hand(), "micro_batch": 3, "micro_batches": 3, "last_micro_batch": 2}
+    for stage in plan["stages"]:
+        stage["shares"] = dict.fromkeys(stage["shares"], 3)
+    plan_file.write_text(json.dumps(plan))
+    result = invoke("simulate", "--instance", str(instance_file), "--plan", str(plan_file))
+    assert "8 samples in 3 micro-batches of 3, the last one of 2, takes" in result.stdout
+
+
+def test_a_person_sees_the_memory_that_is_tried_before_the_first_round(
+    instance_file: Path, plan_file: Path, invoke: Invoke
+) -> None:
+    """A stage behind slower ones never has as many in flight as it may, but tries that."""
+
+    def told() -> dict[str, Any]:
+        result = invoke("simulate", "--instance", str(instance_file), "--plan", str(plan_file), "--json")
+        steady: dict[str, Any] = json.loads(result.stdout)["devices"]["steady"]
+        return steady
+
+    one = told()
+    plan = by_hand()
+    plan["stages"][1]["in_flight"] = 4
+    plan_file.write_text(json.dumps(plan))
+    four = told()
+    assert four["peak_memory_bytes"] - one["peak_memory_bytes"] == 3 * 2 * 200
+    assert four["memory_over_time"] == one["memory_over_time"]
+
+
 def test_without_a_plan_the_planner_makes_one(instance_file: Path, invoke: Invoke) -> None:
     result = invoke("simulate", "--instance", str(instance_file), "--planner", "pipeline", "--json")
     assert json.loads(result.stdout)["plan"]["planner"] == "pipeline"

@@ -137,6 +137,8 @@ def whole_instances(draw: st.DrawFn) -> PlanningInstance:
         label_bytes=draw(some),
         input_bytes=draw(st.sampled_from([None, 25, 400])),
         on_its_machine=tuple(draw(st.sampled_from([False, False, True])) for _ in plain.devices),
+        joint_bytes=draw(st.sampled_from([None, 400])),
+        epochs=draw(st.sampled_from([1, 1, 3])),
     )
     # Frozen layers: their gradients are none, and what crosses a cut before any that are trained has none either.
     nothing = st.sampled_from([None, None, 0])

@@ -24,6 +24,15 @@ def test_two_stages_with_a_link_that_takes_time() -> None:
     ]
 
 
+def test_what_begins_a_round_early_is_at_its_end() -> None:
+    """a's first forward of the next round, while b is still at its last weights; a cell is a third of a second."""
+    instance = make_instance([(1.0, 2.0)] * 2, devices=2, mini_batch=3, apart=(0.5, 0.5))
+    plan = make_plan((1, {"a": 1}, 3), (1, {"b": 1}, 3), micro_batches=3, schedule=ZERO_BUBBLE)
+    lines = gantt(simulate(instance, plan, timeline=True), width=len("a compute |") + 27 + 1)
+    assert lines[0] == "a compute |F1-F2-B0=W0+B1=W1+B2=W2+F0-|"
+    assert lines[2] == "b compute |F0-B0=F1-B1=F2-B2=W0+W1+W2+|"
+
+
 def test_weights_have_a_letter_of_their_own() -> None:
     instance = make_instance([(1.0, 2.0)] * 2, devices=2, mini_batch=2, apart=(0.5, 0.5))
     plan = make_plan((1, {"a": 1}, 2), (1, {"b": 1}, 2), micro_batches=2, schedule=ZERO_BUBBLE)

@@ -81,6 +81,7 @@ def test_the_schedule_of_two_stages_with_weights_apart() -> None:
     assert computed(result.events, "a") == "F0@-1-0 F1@0-1 F2@1-2 B0@2-3 W0@3-4 B1@4-5 W1@5-6 B2@6-7 W2@7-8"
     assert computed(result.events, "b") == "F0@0-1 B0@1-2 F1@2-3 B1@3-4 F2@4-5 B2@5-6 W0@6-7 W1@7-8 W2@8-9"
     assert result.round_seconds == 9
+    assert [result.devices[name].busy for name in "ab"] == [1.0, 1.0]  # F0 of a's next round among it
     assert round_seconds(instance, replace(plan, schedule=ONE_FORWARD_ONE_BACKWARD)) == 12
 
 
@@ -270,19 +271,6 @@ def test_a_transfer_takes_its_own_pairs_latency() -> None:
     assert round_seconds(replace(instance, network=network), plan) == pytest.approx(4.0 + 1.0 + 3.0)
 
 
-def test_samples_come_from_the_data_source_ahead_of_need() -> None:
-    """A source with twice the speed that is needed costs nothing; one with half of it sets the pace."""
-    plan = make_plan((1, {"a": 1}, 1), micro_batches=8)
-
-    def seconds(source_bandwidth: float) -> float:
-        source = DataSource((source_bandwidth,), source_bandwidth)
-        instance = make_instance([(0.5, 0.5)], mini_batch=8, input_bytes=100, data_source=source)
-        return round_seconds(instance, plan)
-
-    assert seconds(200.0) == pytest.approx(8.0)
-    assert seconds(50.0) == pytest.approx(16.0)
-
-
 def test_a_backward_comes_before_a_forward_whose_samples_are_late() -> None:
     """A micro-batch's samples come every 4 s; f = b = 1.
 
@@ -294,50 +282,6 @@ def test_a_backward_comes_before_a_forward_whose_samples_are_late() -> None:
     plan = make_plan((1, {"a": 1}, 2), (1, {"b": 1}, 1), micro_batches=3)
     result = simulate(instance, plan, timeline=True)
     assert computed(result.events, "a") == "F0@0-1 B0@3-4 F1@4-5 B1@7-8 F2@8-9 B2@11-12"
-
-
-def test_what_a_device_on_the_sources_machine_gets_does_not_go_over_its_card() -> None:
-    """Two replicas with four samples of 100 bytes each: over a card of 50 bytes a second 16 s for both, 8 for one."""
-    plan = make_plan((1, {"a": 1, "b": 1}, 1), micro_batches=4)
-    source = DataSource((1000.0, 1000.0), 50.0)
-
-    def seconds(*on_its_machine: bool) -> float:
-        instance = make_instance(
-            [(0.5, 0.5)],
-            devices=2,
-            mini_batch=8,
-            input_bytes=100,
-            data_source=replace(source, on_its_machine=on_its_machine),
-        )
-        return round_seconds(instance, plan)
-
-    assert seconds(False, False) == pytest.approx(16.0)
-    assert seconds(False, True) == pytest.approx(8.0)
-    assert seconds(True, True) == pytest.approx(4.0)
-
-
-def test_samples_and_what_an_agent_beside_the_source_sends_share_a_card() -> None:
-    """800 bytes of samples for b, and 800 of gradients from a: 16 s each over a card of 50 bytes a second."""
-    instance = make_instance([(0.1, 0.1)] * 2, devices=2, mini_batch=8, input_bytes=100, cut_bytes=100, bandwidth=50.0)
-    source = DataSource((50.0, 1000.0), 50.0)
-    plan = make_plan((1, {"b": 1}, 3), (1, {"a": 1}, 1), micro_batches=8)
-
-    def seconds(*on_its_machine: bool) -> float:
-        there = replace(source, on_its_machine=on_its_machine)
-        return round_seconds(replace(instance, data_source=there), plan)
-
-    assert seconds(False, False) < 24.0
-    assert 32.0 <= seconds(True, False) < 40.0
-    assert seconds(True, True) < 24.0
-
-
-def test_labels_go_to_the_last_stage() -> None:
-    source = DataSource((1e9, 10.0), 1e9, label_bytes=30)
-    instance = make_instance([(0.5, 0.5)] * 2, devices=2, mini_batch=8, data_source=source)
-    plan = make_plan((1, {"a": 1}, 3), (1, {"b": 1}, 1), micro_batches=8)
-    result = simulate(instance, plan)
-    assert result.round_seconds == pytest.approx(24.0)
-    assert result.limits[0].text == "the samples from the data source to stage 1"
 
 
 def test_what_a_device_spends_beside_the_layers() -> None:
@@ -353,6 +297,12 @@ def test_what_a_device_spends_beside_the_layers() -> None:
     )
     step = next(event for event in result.events if event.kind == "step" and event.device == "a")
     assert step.end_seconds - step.start_seconds == pytest.approx(0.5)
+    # Three tensors cross the cut, each in a frame of its own, of as many bytes together.
+    first, second = instance.model.layers
+    several = replace(instance.model, layers=(replace(first, output_frames=3), second))
+    events = simulate(replace(instance, model=several), plan, timeline=True).events
+    forward = [event for event in events if (event.device, event.track, event.kind) == ("a", "compute", "forward")]
+    assert [event.end_seconds - event.start_seconds for event in forward] == pytest.approx([1.1, 1.1 + 0.3 + 2 * 0.2])
 
 
 def test_a_later_stage_may_still_reduce_when_the_first_goes_on() -> None:
@@ -362,7 +312,14 @@ def test_a_later_stage_may_still_reduce_when_the_first_goes_on() -> None:
     """
     instance = make_instance([(1.0, 1.0)] * 2, devices=3, mini_batch=2, bandwidth=10.0, gradient_bytes=300)
     plan = make_plan((1, {"a": 2}, 3), (1, {"b": 1, "c": 1}, 1), micro_batches=1)
-    assert round_seconds(instance, plan) == pytest.approx(32.0)
+    result = simulate(instance, plan)
+    assert result.round_seconds == pytest.approx(32.0)
+    assert {name: use.busy for name, use in result.devices.items()} == pytest.approx(
+        {"a": 4 / 32, "b": 2 / 32, "c": 2 / 32}
+    )
+    assert {name: use.all_reduce for name, use in result.devices.items()} == pytest.approx(
+        {"a": 0.0, "b": 30 / 32, "c": 30 / 32}
+    )
 
 
 def test_memory_holds_what_is_in_flight() -> None:

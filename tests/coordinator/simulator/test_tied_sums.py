@@ -30,6 +30,22 @@ def test_two_stages_wait_for_the_sum() -> None:
     assert together.round_seconds == 2 + 2 * 4.25 + 1
     assert (alone.sent_bytes, together.sent_bytes) == ({"a": 0, "b": 0}, {"a": SIZE, "b": SIZE})
     assert together.devices["b"].all_reduce > 0
+    # The gradient from b to a and the sum back: b's forward and backward, and its step.
+    told = {limit.text: limit.seconds for limit in together.limits}
+    assert told == {
+        "the sum of weights that stages share, from stage 1": 4.25,
+        "the sum of weights that stages share, from stage 0": 4.25,
+        "computing in stage 1": 3.0,
+    }
+
+
+def test_what_a_group_waits_for_behind_the_sum_is_its_all_reduce() -> None:
+    """b's gradient is at a, the first of two, long before the two have reduced their own; then the sum goes to b and to c."""
+    plain = make_instance([(1.0, 1.0)] * 2, devices=3, mini_batch=2, bandwidth=10.0, gradient_bytes=400)
+    plan = make_plan((1, {"a": 1, "c": 1}, 1), (1, {"b": 2}, 1), micro_batches=1)
+    told = {limit.text: limit.seconds for limit in simulate(tied(plain, 0, 1), plan).limits}
+    assert told["the all-reduce of stage 0"] >= 40 - 4
+    assert "the sum of weights that stages share, from stage 1" not in told
 
 
 def test_replicas_get_it_from_the_first_of_their_group() -> None:

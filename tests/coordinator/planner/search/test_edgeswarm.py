@@ -17,7 +17,7 @@ from edgeswarm_coordinator.planner.comparison.exhaustive import find_optimum
 from edgeswarm_coordinator.planner.cost_model import plan_memory_bytes
 from edgeswarm_coordinator.planner.planners import PLANNERS, make_plan
 from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage
-from edgeswarm_coordinator.planner.search.edgeswarm import Found, of_one_size, plan_by_search
+from edgeswarm_coordinator.planner.search.edgeswarm import SLOWER_WITH_IT, Found, of_one_size, plan_by_search
 from edgeswarm_coordinator.planner.search.effort import Effort
 from edgeswarm_coordinator.planner.search.judge import Judge
 from edgeswarm_coordinator.planner.search.problem import SearchProblem
@@ -25,7 +25,7 @@ from edgeswarm_coordinator.planner.search.sizes import all_sizes
 from edgeswarm_coordinator.simulator.simulate import round_seconds
 
 from ...quick_search import QUICK
-from ..instances import instances, make_instance, with_weights_apart
+from ..instances import instances, make_instance, with_rest, with_weights_apart
 
 # The same ones at every run: of a search that isn't exhaustive a rare instance may show more. `python -m bench.optimum_gap`
 # looks at many.
@@ -164,7 +164,17 @@ def test_a_slow_device_stays_idle_with_a_reason() -> None:
     plan = make_plan(make_instance(slower=(1.0, 1000.0)))
     assert plan.devices == ("a",)
     assert [idle.name for idle in plan.idle] == ["b"]
-    assert plan.idle[0].reason
+    assert plan.idle[0].reason == SLOWER_WITH_IT
+
+
+@pytest.mark.parametrize("planner", ["edgeswarm", "pipeline"])
+def test_a_device_whose_memory_holds_no_layer_says_so(planner: str) -> None:
+    """A layer takes 300 bytes with its gradient and the optimizer's state, and saves 50 of a sample."""
+    roomy, tight = make_instance(slower=(1.0, 1.0)).devices
+    devices = (roomy, replace(tight, base_bytes=1 << 20, memory_bytes=(1 << 20) + 349))
+    plan = make_plan(replace(make_instance(slower=(1.0, 1.0)), devices=devices), planner)
+    (idle,) = plan.idle
+    assert idle.reason == "its 1.0 MiB of memory hold no layer beside the 1.0 MiB that a worker takes by itself"
 
 
 def whole(samples: int, device: int = 0) -> Candidate:
@@ -205,6 +215,27 @@ def test_least_batches_are_respected() -> None:
     plan = make_plan(instance)
     instance.validate_plan(plan)
     assert plan.too_few_samples(16, [3] * 4) == ""
+
+
+@pytest.mark.parametrize("planner", ["edgeswarm", "pipeline"])
+def test_an_epochs_last_round_leaves_no_replica_too_few_samples(planner: str) -> None:
+    """Eight samples suit four devices with two each; of seven one would get a single one."""
+    instance = with_rest(make_instance(slower=(1.0,) * 4, least_batch=2, mini_batch=8), 7)
+    plan = make_plan(instance, planner)
+    assert instance.too_few_samples(plan) == ""
+    if planner == "edgeswarm":
+        assert instance.too_few_samples(make_plan(with_rest(instance, 0)))
+
+
+def test_a_device_far_away_changes_nothing_for_the_others() -> None:
+    """It is so slow that it stays idle; its links take a fifth of a second one way, the others' a thousandth."""
+    near = make_instance(slower=(1.0, 1.2, 1.5, 1e6), bandwidth=5_000.0)
+    latencies = [[0.2 if 3 in (a, b) else 0.001 for b in range(4)] for a in range(4)]
+    instance = replace(near, network=Network.of_pairs(latencies, near.network.bandwidth))
+    assert SearchProblem(instance).latency == 0.001
+    plan, without = make_plan(instance), make_plan(instance.only(["a", "b", "c"]))
+    assert [idle.name for idle in plan.idle] == ["d"]
+    assert round_seconds(instance, plan) <= round_seconds(instance, without) * 1.02
 
 
 @pytest.mark.usefixtures("full_search")

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from edgeswarm.profile import PlanningInstance
 from edgeswarm_coordinator.planner.search.candidate import Candidate, CandidateStage, Outline, usual_in_flight
 from edgeswarm_coordinator.planner.search.judge import make_bare_plan
-from edgeswarm_coordinator.planner.search.moves import Moves, canonical
+from edgeswarm_coordinator.planner.search.moves import MOST_IN_FLIGHT, Moves, canonical
 from edgeswarm_coordinator.planner.search.problem import SearchProblem
 from edgeswarm_coordinator.planner.search.sample_shares import SampleSharing
 
@@ -39,6 +39,16 @@ def test_all_kinds_of_moves_are_there() -> None:
     assert ((4, (0, 1)),) in seen  # two stages made one
     assert any(len(shape) == 3 for shape in seen)  # a stage split
     assert {candidate.micro_batch for candidate in found} == {1, 2, 4}
+
+
+def test_no_more_are_in_flight_than_anybody_needs() -> None:
+    """Memory would hold all 8192 micro-batches of a round, and following them would take minutes."""
+    problem = SearchProblem(make_instance((1.0,) * 4, (1.0, 1.1, 1.2), mini_batch=8192))
+    moves = moves_of(problem)
+    start = moves.realise(Outline(1, (0, 2, 4), ((0,), (1,)), (4, 1)))
+    assert start is not None
+    found = [*moves.coarse(start), *moves.fine(start)]
+    assert max(stage.in_flight for candidate in found for stage in candidate.stages) == MOST_IN_FLIGHT
 
 
 def test_neighbours_change_places_with_and_without_their_layers() -> None:

@@ -186,6 +186,20 @@ def test_samples_over_the_sources_card_alone(on_its_machine: tuple[bool, bool], 
     assert [estimated, simulated] == pytest.approx([seconds, seconds], rel=0.01)
 
 
+@pytest.mark.parametrize(("shares", "epochs", "seconds"), [((4,), 2, 80.0), ((2, 2), 2, 120.0), ((2, 2), 1, 160.0)])
+def test_samples_that_devices_have_had_are_not_fetched_again(
+    shares: tuple[int, ...], epochs: int, seconds: float
+) -> None:
+    """16 samples of 100 bytes for whoever takes them whole, over a card of 10 bytes a second."""
+    instance = make_instance((1.0,), (1.0, 1.0), param_bytes=0, mini_batch=16)
+    source = DataSource((1e4, 1e4), 10.0, label_bytes=100, input_bytes=100, joint_bytes=100, epochs=epochs)
+    problem = SearchProblem(replace(instance, data_source=source))
+    estimated, simulated = seconds_of(
+        problem, Candidate(4, (CandidateStage(0, 1, tuple(range(len(shares))), shares, 1),))
+    )
+    assert [estimated, simulated] == pytest.approx([seconds, seconds], rel=0.01)
+
+
 def test_together_they_are_estimated_as_each_by_itself() -> None:
     problem = SearchProblem(make_instance((1.0, 2.0, 1.0, 3.0), (1.0, 1.3, 2.0), bandwidth=20.0, mini_batch=16))
     candidates = [
