@@ -17,6 +17,7 @@ from bench.matrix_report import CellResult, read_cell
 from bench.measuring import Report, Spread
 from edgeswarm.plan import Plan
 from edgeswarm.profile_json import instance_from_json
+from edgeswarm_coordinator.planner.bound import round_bound_seconds
 from edgeswarm_coordinator.planner.prediction import describe_limits
 from edgeswarm_coordinator.simulator.simulate import simulate
 from edgeswarm_coordinator.simulator.simulation import DeviceUse
@@ -33,6 +34,7 @@ class Nearness:
     """Of one cell.
 
     plain: samples per second, what the devices do alone in all with images as PyTorch has them if nobody asks for anything else.
+    own: samples per second if nothing ever waited, each device at its best with edgeswarm's kernels, by the profiles.
     best_rate: samples per second of the best plan of all planners, as the simulator has it. limits: what a round of our plan is
     made of. use: fractions of a round, by device. wanted: part of the ideal; None where nothing is asked.
     """
@@ -40,6 +42,7 @@ class Nearness:
     result: CellResult
     rate: float
     plain: float
+    own: float
     best_rate: float
     limits: str
     use: Mapping[str, DeviceUse]
@@ -71,12 +74,14 @@ def read_nearness(document: Mapping[str, Any]) -> Nearness | None:
     cell = Cell.named(document["cell"])
     plans = {name: Plan.from_json(told) for name, told in document["plans"].items()}
     own = plans[OURS]
-    simulated = simulate(instance_from_json(document["profilings"][0]["instance"]), own)
+    instance = instance_from_json(document["profilings"][0]["instance"])
+    simulated = simulate(instance, own)
     wanted = WANTED.get((cell.mbps, cell.model), WANTED_OF_ANY_MODEL.get(cell.mbps))
     return Nearness(
         result=result,
         rate=rate,
         plain=sum(document["alone"][kind]["plain_samples_per_second"] for kind in document["device_classes"]),
+        own=instance.training.mini_batch / round_bound_seconds(instance),
         best_rate=max(plan.predicted.samples_per_second for plan in plans.values() if plan.predicted is not None),
         limits=describe_limits(own, simulated.limits),
         use=simulated.devices,
@@ -93,12 +98,15 @@ def ideal_table(found: Sequence[Nearness]) -> Report:
             "Ideal: the sum of what the devices do alone, images channels last where that is faster. edgeswarm's rate as a part "
             "of it: median over repeats (least to most), both at one pace in cells whose runs and devices tell their slowness. "
             "All else is as measured. Plain: images as PyTorch has them if nobody asks for anything else; at once: each measured "
-            "while the others compute. Best plan: the samples/s of the best plan of all planners, as the simulator has it, as a "
-            "part of the ideal; behind it: how much longer the measured round takes. Waits: the part of a round, as simulated, "
-            "in which a device neither computes nor reduces; reduces: in which it waits for its group after its last backward."
+            "while the others compute; own: if nothing ever waited with edgeswarm's own kernels, each layer where it is fastest "
+            "at its best number of samples, by the profiles. Best plan: the samples/s of the best plan of all planners, as the "
+            "simulator has it, as a part of the ideal; behind it: how much longer the measured round takes. Waits: the part of a "
+            "round, as simulated, in which a device neither computes nor reduces; reduces: in which it waits for its group after "
+            "its last backward."
         ),
         columns=(
-            *("cell", "of the ideal", "noise", "as measured", "at once", "plain", "wanted", "best plan", "behind it"),
+            *("cell", "of the ideal", "noise", "as measured", "at once", "plain", "own"),
+            *("wanted", "best plan", "behind it"),
             *("a round is", "waits", "reduces"),
         ),
     )
@@ -107,7 +115,7 @@ def ideal_table(found: Sequence[Nearness]) -> Report:
         report.rows.append((
             *(cell.result.cell, cell.of_ideal.shown(), cell.result.counting.shown_noise),
             *(f"{cell.rate / cell.result.ideal:.2f}", cell.result.of_ideal_beside(cell.rate)),
-            f"{cell.rate / cell.plain:.2f}",
+            *(f"{cell.rate / cell.plain:.2f}", f"{cell.rate / cell.own:.2f}"),
             "" if cell.wanted is None else f"{cell.wanted:.2f}",
             *(f"{cell.best_rate / cell.result.ideal:.2f}", f"{behind:+.1%}", cell.limits),
             ", ".join(f"{name} {use.waiting:.0%}" for name, use in cell.use.items()),

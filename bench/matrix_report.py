@@ -63,10 +63,10 @@ class CellResult:
 
     measured: with rates of the median round, as they were. paced: likewise, as if the machine had been at its best pace, where
     its slowness is known. problems: by method, why. failures: by method, how many of its runs failed. worst_rounds: by method,
-    both runs of ours, its slowest round by the median one of its run. ideal: samples per second, what the devices do alone in
-    all. paced_ideal: likewise, as if the machine had been at its best pace; None where that isn't known of all. ideal_beside: as
-    ideal, each measured while the others compute, since they share a machine here; None where one has no memory for that.
-    remark: on what made its runs.
+    both runs of ours, its slowest round by the median one of its run, at one pace where that is known. ideal: samples per second,
+    what the devices do alone in all. paced_ideal: likewise, as if the machine had been at its best pace; None where that isn't
+    known of all. ideal_beside: as ideal, each measured while the others compute, since they share a machine here; None where one
+    has no memory for that. remark: on what made its runs.
     """
 
     cell: str
@@ -153,7 +153,8 @@ def read_cell(document: dict[str, Any]) -> CellResult:
         ]
         if at_best := at_best_pace(run["round_seconds"], slownesses):
             paced.setdefault(run["method"], {})[run["repeat"]] = document["mini_batch"] / statistics.median(at_best)
-        worst.setdefault(run["method"].removesuffix(RUN_AGAIN), []).append(max(run["round_seconds"]) / median)
+        seconds = at_best or run["round_seconds"]
+        worst.setdefault(run["method"].removesuffix(RUN_AGAIN), []).append(max(seconds) / statistics.median(seconds))
     alone = [document["alone"][kind] for kind in document["device_classes"]]
     paced_by_kind = {
         kind: too_low * rate
@@ -208,7 +209,8 @@ def peers_table(cells: Sequence[CellResult]) -> Report:
             "the same setting against itself, in the worst repeat. `equal`: the median is no further from 1 than that noise, "
             "than one of the ratio's own repeats is from the median, or than the ratio is otherwise. By: ratios are of rates at "
             "one pace, each round's seconds by the machine's slowness in it, in every cell whose runs all tell it, whatever "
-            "comes out; else as measured. Otherwise: the best peer by the other one, and the noise of that."
+            "comes out; else as measured. Worst round: the slowest of all by the median one of its run, at one pace where that "
+            "is known, in brackets the peers', least to most. Otherwise: the best peer by the other one, and the noise of that."
         ),
         columns=(
             *("cell", "samples/s", "of the ideal", "of the ideal at once", "noise", "worst round"),
@@ -274,13 +276,20 @@ def _beside_peers(cell: CellResult, method: str, peers: Sequence[str]) -> tuple[
     return (
         cell.cell if method == OURS else method.replace(OURS, cell.cell),
         *(f"{rate:.1f}", f"{cell.of_ideal(method).median:.2f}", cell.of_ideal_beside(rate)),
-        *(cell.counting.shown_noise, f"{cell.worst_rounds[method]:.2f}"),
+        *(cell.counting.shown_noise, _worst_round(cell, method)),
         *(cell.problems.get(peer, "") if found is None else found.shown for peer, found in ratios.items()),
         AT_ONE_PACE if cell.is_at_one_pace else AS_MEASURED,
         ""
         if otherwise is None
         else f"{otherwise.shown()}, noise {cell.other.must_exceed(otherwise):.0%}".removesuffix(", noise inf%"),
     )
+
+
+def _worst_round(cell: CellResult, method: str) -> str:
+    """`1.12 (1.05 to 1.31)`: ours, and the peers'."""
+    of_peers = [cell.worst_rounds[peer] for peer in cell.peers if peer in cell.worst_rounds]
+    peers = f" ({min(of_peers):.2f} to {max(of_peers):.2f})" if of_peers else ""
+    return f"{cell.worst_rounds[method]:.2f}{peers}"
 
 
 def plans_table(cells: Sequence[CellResult]) -> Report:

@@ -61,6 +61,10 @@ class Observation:
     outside_seconds: float
     cpu_seconds: float
 
+    @property
+    def outside_part(self) -> float:
+        return self.outside_seconds / self.cpu_seconds
+
 
 def observations(document: Mapping[str, Any]) -> list[Observation]:
     """Of every run of a plan in a cell's document."""
@@ -93,7 +97,7 @@ def _pieces(work: ReplicaWork, stage: Stage) -> int:
         return 0
     sizes = [float(work.statistics_bytes)] if work.statistics_bytes else []
     for bucket in work.buckets:
-        sizes += [bucket.gradient_bytes / bucket.count] * bucket.count
+        sizes += [bucket.held_bytes / bucket.count] * bucket.count
     pieces = 0
     owners_in_turn = OwnersInTurn(stage.chunk_owners)
     for size in sizes:
@@ -132,7 +136,9 @@ def explained(counts: Counts, costs: Counts) -> dict[str, float]:
 
 
 def report_of(documents: Sequence[Mapping[str, Any]]) -> Report:
-    """A row for what each kind costs, and one for each class of device in each cell's own plan."""
+    """A row for what each kind costs, and one for each class of device in each cell's own plan: of its devices and runs the one
+    with the largest part.
+    """
     found = [each for document in documents for each in observations(document)]
     report = Report(
         title="What a worker's processor does beside the model",
@@ -152,18 +158,18 @@ def report_of(documents: Sequence[Mapping[str, Any]]) -> Report:
         for each in found
         if each.outside_seconds > LEAST_SECONDS
     ]
-    shown = set()
+    worst: dict[tuple[str, str], Observation] = {}
     for each in found:
         kind = (each.cell, each.device.rsplit("-", 1)[0])
-        if each.method != OURS or kind in shown:
-            continue
-        shown.add(kind)
+        if each.method == OURS and (kind not in worst or each.outside_part > worst[kind].outside_part):
+            worst[kind] = each
+    for each in worst.values():
         parts = explained(each.counts, costs)
         report.rows.append((
             f"{each.cell}, {each.device}",
             *(f"{1e3 * value:.1f}" for value in parts.values()),
             *(f"{1e3 * sum(parts.values()):.0f}", f"{1e3 * each.outside_seconds:.0f}"),
-            f"{each.outside_seconds / each.cpu_seconds:.0%}",
+            f"{each.outside_part:.0%}",
         ))  # fmt: skip
     report.data = {
         "costs_seconds": dict(zip((kind.name for kind in fields(Counts)), astuple(costs), strict=True)),

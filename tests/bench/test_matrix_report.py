@@ -62,6 +62,16 @@ def test_the_worst_round_is_that_of_both_runs_of_ours() -> None:
     assert read_cell(told).worst_rounds["edgeswarm"] == pytest.approx(4.0)
 
 
+def test_worst_rounds_are_those_at_one_pace_beside_the_peers() -> None:
+    """The slow round was one of the machine's, but for a half."""
+    told = against((4.0,))
+    for each in told["runs"]:
+        each["slowness"] = [1.0, 1.0, 1.0 if each["method"] == "DDP" else 1.5]
+    cell = read_cell(told)
+    assert cell.worst_rounds == {"edgeswarm": pytest.approx(2 / 1.5), "DDP": pytest.approx(2.0)}
+    assert peers_table([cell]).rows[0][5] == "1.33 (2.00 to 2.00)"
+
+
 def test_rates_and_ratios_are_medians_over_the_repeats() -> None:
     cell = read_cell(document())
     assert cell.rate("edgeswarm") == pytest.approx(100 / (2.0 * 2.1) ** 0.5), "of both runs in each repeat"
@@ -84,7 +94,7 @@ def test_what_is_within_the_noise_reads_equal() -> None:
             "0.49",
             "0.61",
             "5%",
-            "2.00",
+            "2.00 (2.00 to 2.00)",
             "2.00 (2.00 to 2.15)",
             "equal (1.00, 0.98 to 1.02)",
             "out of memory on nano-1",
@@ -97,7 +107,7 @@ def test_what_is_within_the_noise_reads_equal() -> None:
             "0.40",
             "0.50",
             "5%",
-            "2.00",
+            "2.00 (2.00 to 2.00)",
             "1.60",
             "0.82",
             "out of memory on nano-1",
