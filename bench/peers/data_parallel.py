@@ -1,19 +1,14 @@
-"""torch's DistributedDataParallel over gloo, each rank with its share of the mini-batch.
-
-Shares may differ: a rank's loss is its sum over its samples, divided by the count of all and times the ranks, since DDP
-takes the mean of the ranks' gradients. A share is computed in micro-batches of nearly one size, as large as suits the rank's
-device; only the last one's backward communicates.
+"""torch's DistributedDataParallel over gloo, each rank with its share of the mini-batch (weighted_share.py), in micro-batches of
+nearly one size, as large as suits the rank's device.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.peers.blocks import optimizer, samples, whole_model
 from bench.peers.rounds import arguments, in_micro_batches, join, laid_out, memory_format, time_rounds
+from bench.peers.weighted_share import backward_of_share
 
 
 def main() -> None:
@@ -39,14 +34,11 @@ def main() -> None:
         bucket_cap_mb=given.bucket_mib,
     )
     step = optimizer(model)
-    loss_sum = nn.CrossEntropyLoss(reduction="sum")
-    weight = given.world / given.mini_batch
+    parts = list(zip(inputs, targets, strict=True))
 
     def train_round() -> None:
         step.zero_grad()
-        for number, (some_inputs, some_targets) in enumerate(zip(inputs, targets, strict=True), 1):
-            with nullcontext() if number == len(inputs) else model.no_sync():
-                (loss_sum(model(some_inputs), some_targets) * weight).backward()
+        backward_of_share(model, parts, ranks=given.world, samples_of_all=given.mini_batch)
         step.step()
 
     time_rounds(given, train_round)

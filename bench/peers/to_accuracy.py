@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -11,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.jobs.digits import TASKS, accuracy, adamw
 from bench.peers.epochs import all_of, epoch_arguments, train_until
 from bench.peers.rounds import in_micro_batches, join, laid_out, memory_format
+from bench.peers.weighted_share import backward_of_share
 
 _TEST_AT_ONCE = 64
 
@@ -31,17 +30,13 @@ def main() -> None:
     if given.world > 1:
         model = DistributedDataParallel(plain, broadcast_buffers=False, gradient_as_bucket_view=True)
     step = adamw(model.named_parameters())
-    loss_sum = nn.CrossEntropyLoss(reduction="sum")
     test_set = all_of(task, test=True) if given.rank == 0 else None
 
     def train_round(chosen: Tensor) -> None:
         mine = chosen[begin_of_mine : begin_of_mine + shares[given.rank]]
-        weight = given.world / len(chosen)
         step.zero_grad()
-        parts = in_micro_batches(mine, given.micro_batch)
-        for place, part in enumerate(parts, 1):
-            with nullcontext() if place == len(parts) or given.world == 1 else model.no_sync():  # type: ignore[operator]
-                (loss_sum(model(inputs[part]), digits[part]) * weight).backward()
+        parts = [(inputs[part], digits[part]) for part in in_micro_batches(mine, given.micro_batch)]
+        backward_of_share(model, parts, ranks=given.world, samples_of_all=len(chosen))
         step.step()
 
     def test() -> float:
