@@ -20,7 +20,7 @@ import torch
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.job import Job
 from edgeswarm.job_file import user_code
-from edgeswarm.snapshot import LayerState, pack_layer
+from edgeswarm.snapshot import LayerState, layer_pieces
 
 from .job_errors import invalid
 from .optimizer_checks import same_value
@@ -86,7 +86,7 @@ def try_optimizer_state(job: Job, model: torch.nn.Module, *, folder: Path) -> Op
         _check_no_gradient_is_kept(name, state[name], copy)
     groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     try:
-        pack_layer(LayerState(round=1, optimizer=state, groups=groups))
+        layer_pieces(LayerState(round=1, optimizer=state, groups=groups))
     except ValueError as error:
         raise EdgeswarmError(
             ErrorCode.JOB_INVALID,

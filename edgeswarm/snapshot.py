@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import torch
 
 from .json_tree import from_tree, to_tree
 from .layer_file import layer_file_name
-from .wire.tensor_file import read_tensors, write_tensors
+from .wire.tensor_file import read_tensors, tensor_pieces
 
 LAYER_FORMAT = "edgeswarm-layer/1"
 
@@ -46,7 +46,8 @@ def write_layer_file(folder: Path, layer: int, state: LayerState) -> Path:
     path = folder / layer_file_name(layer)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_bytes(pack_layer(state))
+        with unfinished.open("wb") as file:
+            file.writelines(layer_pieces(state)[1])
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -54,7 +55,15 @@ def write_layer_file(folder: Path, layer: int, state: LayerState) -> Path:
 
 
 def pack_layer(state: LayerState) -> bytes:
-    """The file's bytes. Raises ValueError naming a tensor or a piece of optimizer state that can't be written."""
+    """The file's bytes. Raises ValueError as `layer_pieces` does."""
+    return b"".join(layer_pieces(state)[1])
+
+
+def layer_pieces(state: LayerState) -> tuple[int, Iterator[memoryview]]:
+    """(how many bytes the file has, these in pieces), of the tensors' own memory: as `tensor_pieces` has it.
+
+    Raises ValueError naming a tensor or a piece of optimizer state that can't be written.
+    """
     tensors: dict[str, torch.Tensor] = {}
     for kind, members in _kinds(state):
         tensors |= {f"{kind}.{name}": tensor for name, tensor in members.items()}
@@ -63,7 +72,7 @@ def pack_layer(state: LayerState) -> bytes:
         "optimizer": pack_values(state.optimizer, tensors, prefix="optimizer"),
         "groups": pack_values([dict(group) for group in state.groups], tensors, prefix="group"),
     }
-    return write_tensors(tensors, (LAYER_FORMAT, json.dumps(document)))
+    return tensor_pieces(tensors, (LAYER_FORMAT, json.dumps(document)))
 
 
 def unpack_layer(data: bytes | bytearray | memoryview) -> LayerState:

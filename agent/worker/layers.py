@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 import grpc
@@ -14,10 +14,10 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.model.stage import StageModule
 from edgeswarm.model.stage_graph import StageGraph
 from edgeswarm.security.identity import Identity
-from edgeswarm.snapshot import LayerState, pack_layer, unpack_layer
+from edgeswarm.snapshot import LayerState, layer_pieces, unpack_layer
 from edgeswarm.wire.call_errors import error_of_call
 from edgeswarm.wire.channel import secure_channel
-from edgeswarm.wire.fetch import FETCH_LAYER, PREPARE_SECONDS, fetch_blob
+from edgeswarm.wire.fetch import FETCH_LAYER, PREPARE_SECONDS, fetch_blob, serve_pieces
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
 from .epoch_state import EpochSwitch
@@ -149,6 +149,9 @@ def load_optimizer_state(optimizer: StageOptimizer, module: StageModule, states:
 class LayerHolder:
     """Gives the state of this worker's layers as it is between two rounds: from `hold` on, until `let_go`.
 
+    A layer is sent out of the tensors that computing uses, a chunk at a time, and isn't copied as a whole: a table of words with
+    its optimizer's state may be half of a small device's memory.
+
     evaluation: the same stage in evaluation mode, whose constants belong to the layers too.
     """
 
@@ -173,25 +176,39 @@ class LayerHolder:
             self._round = round_number
 
     def let_go(self) -> None:
-        """The state is about to change: waits for whoever reads it now, and refuses it from then on."""
+        """The state is about to change: waits for whoever copies a chunk of it now, and refuses the rest from then on."""
         with self._reading:
             self._round = None
 
-    def read(self, request: data_pb2.FetchLayerRequest) -> bytes:
-        """The bytes of one layer. Raises EdgeswarmError for a job, a layer or a round that isn't here."""
+    def read(self, request: data_pb2.FetchLayerRequest) -> tuple[int, Iterator[bytes]]:
+        """(how many bytes a layer has, the messages that carry it). Raises EdgeswarmError for a job, a layer or a round that
+        isn't here; later on, between two of the messages, where the state was let go meanwhile.
+        """
         with self._reading:
             if request.job.job_id != self._job_id:
                 raise EdgeswarmError(
                     ErrorCode.STALE_CALL, f"this worker works for job {self._job_id}, not for {request.job.job_id}"
                 )
-            return pack_layer(
-                self._state(
-                    request.layer,
-                    request.round,
-                    changed_only=request.changed_only,
-                    with_optimizer=not request.without_optimizer,
-                )
+            state = self._state(
+                request.layer,
+                request.round,
+                changed_only=request.changed_only,
+                with_optimizer=not request.without_optimizer,
             )
+            size, pieces = layer_pieces(state)
+        return size, self._while_held(serve_pieces(pieces), round_number=request.round)
+
+    def _while_held(self, chunks: Iterator[bytes], *, round_number: int) -> Iterator[bytes]:
+        while True:
+            with self._reading:
+                if self._round != round_number:
+                    raise EdgeswarmError(
+                        ErrorCode.STALE_CALL, f"this worker doesn't hold the state of round {round_number} any more"
+                    )
+                chunk = next(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
 
     def states(self, round_number: int) -> dict[int, LayerState]:
         """All layers, with the very tensors that computing uses. Raises EdgeswarmError for another round than that held."""

@@ -225,6 +225,8 @@ class StageEpoch:
         """
         self.switch.halt()
         self._context.server.hold_layers(None)
+        if self._holder is not None:
+            self._holder.let_go()  # a layer that is still on its way out must not be of what another epoch trains
         self._stack.close()
         self._executor = None
         self._holder = None

@@ -27,7 +27,7 @@ from edgeswarm.wire.channel import (
     require_role,
     secure_server,
 )
-from edgeswarm.wire.fetch import announce_bytes, serve_blob
+from edgeswarm.wire.fetch import announce_bytes
 from edgeswarm.wire.frames import HEADER_BYTES, SIZE, unpack_header
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 
@@ -40,7 +40,8 @@ NOT_YET = "not yet"
 # Layers that are fetched at once, and a few more for those who ask for a ticket; calls beyond it wait.
 CALL_THREADS = 12
 
-LayerReader = Callable[[data_pb2.FetchLayerRequest], bytes]
+# How many bytes a layer has, and the messages that carry them.
+LayerReader = Callable[[data_pb2.FetchLayerRequest], tuple[int, Iterator[bytes]]]
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,9 @@ class TensorServer:
             read_layer = self._read_layer
         if read_layer is None:
             raise EdgeswarmError(ErrorCode.STALE_CALL, "this worker holds no finished state now")
-        layer = read_layer(data_pb2.FetchLayerRequest.FromString(request))
-        announce_bytes(context, len(layer))
-        yield from serve_blob(layer)
+        size, chunks = read_layer(data_pb2.FetchLayerRequest.FromString(request))
+        announce_bytes(context, size)
+        yield from chunks
 
 
 def _deliver_all(stream: ByteStream, sender: str, inbound: InboundEpoch) -> None:

@@ -11,7 +11,7 @@ come over a byte stream: sample_stream.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -37,11 +37,20 @@ class Message(Protocol):
     def SerializeToString(self) -> bytes: ...
 
 
-def serve_blob(data: bytes | bytearray | memoryview, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The messages that carry `data`: the answer of a raw unary-stream handler."""
-    view = memoryview(data).cast("B")
-    for start in range(0, len(view), chunk_bytes):
-        yield bytes(view[start : start + chunk_bytes])
+def serve_pieces(pieces: Iterable[bytes | bytearray | memoryview], chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """The messages that carry what these are one behind the other: the answer of a raw unary-stream handler."""
+    chunk = bytearray()
+    for piece in pieces:
+        view = memoryview(piece).cast("B")
+        while len(chunk) + len(view) >= chunk_bytes:
+            part = chunk_bytes - len(chunk)
+            chunk += view[:part]
+            view = view[part:]
+            yield bytes(chunk)
+            chunk.clear()
+        chunk += view
+    if chunk:
+        yield bytes(chunk)
 
 
 def announce_bytes(context: grpc.ServicerContext, size: int) -> None:

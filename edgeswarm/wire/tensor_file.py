@@ -2,8 +2,9 @@
 
     | 8 bytes: n | n bytes of JSON: {"__metadata__": {...}, "name": {"dtype", "shape", "data_offsets"}, ...} | data |
 
-The library writes. Reading is ours: its `load` takes bytes alone, copies them and drops the metadata, and what comes
-over the network is a bytearray that tensors can live in.
+The library writes a model's weights, and samples. Reading is ours: its `load` takes bytes alone, copies them and drops the
+metadata, and what comes over the network is a bytearray that tensors can live in. So are pieces: its `save` has every tensor
+three times in memory, as a copy, as bytes and in the file, and a device that gives a large layer has no room for that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import safetensors.torch
@@ -30,6 +31,8 @@ DTYPES = {
     "F64": torch.float64,
 }
 LARGEST_HEADER_BYTES = 64 * 1024**2
+_ALIGNMENT = 8  # of where the data begin; each tensor lies at a multiple of its own items' size
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], metadata: tuple[str, str] | None = None) -> bytes:
@@ -58,6 +61,40 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: tupl
         os.fsync(file.fileno())
 
 
+def tensor_pieces(
+    tensors: Mapping[str, torch.Tensor], metadata: tuple[str, str] | None = None
+) -> tuple[int, Iterator[memoryview]]:
+    """(how long such a file is, its bytes in pieces): a header, then each tensor's own memory, the widest types first.
+
+    No tensor is copied but those that aren't contiguous or live on a card, two of them at a time at most. They must stay as they
+    are until the last piece was used. The same state is the same bytes. Raises ValueError as `write_tensors` does.
+    """
+    for name, tensor in tensors.items():
+        _check(name, tensor)
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    header: dict[str, object] = {"__metadata__": _as_metadata(metadata)} if metadata else {}
+    end = 0
+    for name, tensor in ordered:
+        begin, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+
+    def pieces() -> Iterator[memoryview]:
+        yield memoryview(len(text).to_bytes(8, "little") + text)
+        for _, tensor in ordered:
+            if tensor.nbytes:
+                plain = tensor.detach().to("cpu").contiguous()
+                # Not `view`: a size of 1 may have any stride.
+                yield plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().data
+
+    return 8 + len(text) + end, pieces()
+
+
 def _as_metadata(metadata: tuple[str, str] | None) -> dict[str, str]:
     return dict([metadata] if metadata else [])
 
@@ -67,8 +104,7 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     plain: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
-        if tensor.dtype not in DTYPES.values() or tensor.layout is not torch.strided:
-            raise ValueError(f"{name}: tensors of {tensor.dtype} ({tensor.layout}) can't be written")
+        _check(name, tensor)
         value = tensor.detach().to("cpu").contiguous()
         storage = value.untyped_storage()
         if storage.data_ptr() in seen or storage.nbytes() != value.nbytes:
@@ -76,6 +112,11 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         seen.add(value.untyped_storage().data_ptr())
         plain[name] = value
     return plain
+
+
+def _check(name: str, tensor: torch.Tensor) -> None:
+    if tensor.dtype not in _NAMES or tensor.layout is not torch.strided:
+        raise ValueError(f"{name}: tensors of {tensor.dtype} ({tensor.layout}) can't be written")
 
 
 def read_tensors(data: bytes | bytearray | memoryview) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

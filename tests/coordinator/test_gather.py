@@ -15,7 +15,7 @@ from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import LayerState, pack_layer, write_layer_file
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
-from edgeswarm.wire.fetch import serve_blob
+from edgeswarm.wire.fetch import serve_pieces
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 from edgeswarm_coordinator.gather import stage_fetchers
 from edgeswarm_coordinator.layer_files import LayerFiles
@@ -33,7 +33,7 @@ def serve(message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
     name = "other" if request.round == 7 else "w"
     weights, statistics = {name: torch.full((3,), float(request.layer))}, {"mean": torch.full((2,), 7.0)}
     blob = pack_layer(LayerState(5 if request.round == 8 else request.round, weights, buffers=statistics))
-    return serve_blob(blob[:-4] if (request.round, request.layer) == (9, 1) else blob)
+    return serve_pieces([blob[:-4] if (request.round, request.layer) == (9, 1) else blob])
 
 
 @pytest.fixture

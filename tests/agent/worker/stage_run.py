@@ -214,7 +214,7 @@ class StageRun:
                 request = data_pb2.FetchLayerRequest(
                     job=agent_pb2.JobReference(job_id=JOB), layer=layer, round=round_number
                 )
-                packed[layer] = holder.read(request)
+                packed[layer] = b"".join(holder.read(request)[1])
         return packed
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from edgeswarm.security.certificates import Role
 from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import LayerState, unpack_layer
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_server
-from edgeswarm.wire.fetch import serve_blob
+from edgeswarm.wire.fetch import CHUNK_BYTES
 from edgeswarm.wire.v1 import agent_pb2, data_pb2
 from edgeswarm_agent.worker.epoch_state import EpochSwitch
 from edgeswarm_agent.worker.errors import HaltedError
@@ -54,6 +54,14 @@ def small_model() -> nn.Module:
 @functools.cache
 def graph_of_it() -> LayerGraph:
     return export_model(small_model(), (torch.zeros(4, 6),)).layer_graph
+
+
+def state_of(holder: LayerHolder, request: data_pb2.FetchLayerRequest) -> LayerState:
+    """As it comes over the network."""
+    size, chunks = holder.read(request)
+    data = bytearray(b"".join(chunks))
+    assert len(data) == size
+    return unpack_layer(data)
 
 
 class Worker:
@@ -93,7 +101,10 @@ class Worker:
         self.holder.hold(self.round)
 
     def states(self) -> dict[int, LayerState]:
-        return {layer: unpack_layer(self.holder.read(self.request(layer))) for layer in range(self.layers)}
+        return {layer: self.read(self.request(layer)) for layer in range(self.layers)}
+
+    def read(self, request: data_pb2.FetchLayerRequest) -> LayerState:
+        return state_of(self.holder, request)
 
     def request(self, layer: int, *, job_id: str = "job-1") -> data_pb2.FetchLayerRequest:
         job = agent_pb2.JobReference(job_id=job_id)
@@ -161,13 +172,44 @@ def test_layers_are_given_to_their_own_job_alone() -> None:
 def test_layers_are_given_at_the_round_that_is_held_alone() -> None:
     worker = Worker(momentum)
     worker.run_round(0)
-    assert unpack_layer(worker.holder.read(worker.request(0))).round == 1
+    assert worker.read(worker.request(0)).round == 1
     worker.holder.hold(2)
     with pytest.raises(EdgeswarmError, match="of round 2, not layer 0 of round 1"):
         worker.holder.read(worker.request(0))
     worker.holder.let_go()
     with pytest.raises(EdgeswarmError, match="no finished state now"):
         worker.holder.read(worker.request(0))
+
+
+def test_a_layer_is_sent_out_of_its_own_memory_and_not_once_that_changes() -> None:
+    weight = nn.Parameter(torch.ones(3 * CHUNK_BYTES // 4, 1))
+    model = nn.Linear(1, len(weight), bias=False)
+    exported = export_model(model, (torch.zeros(4, 1),))
+    module = StageModule(exported.layer_graph.stage(0, 1), {"weight": weight})
+    job = Job(model=lambda: model, dataset=lambda: [], loss=nn.functional.mse_loss, optimizer=momentum, batch_size=4)
+    holder = LayerHolder(module, StageOptimizer(job, module.named_parameters_in_order()), job_id="job-1")
+    holder.hold(0)
+    request = data_pb2.FetchLayerRequest(job=agent_pb2.JobReference(job_id="job-1"))
+    _, chunks = holder.read(request)
+    next(chunks)
+    (parameter,) = module.parameters.values()
+    with torch.no_grad():
+        parameter[-1] = 7.0  # no copy was made before
+    rest = b"".join(chunks)
+    assert torch.frombuffer(bytearray(rest[-4:]), dtype=torch.float32).item() == 7.0
+    _, chunks = holder.read(request)
+    next(chunks)
+    holder.let_go()
+    with pytest.raises(EdgeswarmError, match="doesn't hold the state of round 0 any more") as caught:
+        next(chunks)
+    assert caught.value.code is ErrorCode.STALE_CALL
+    holder.hold(0)
+    _, chunks = holder.read(request)
+    next(chunks)
+    holder.let_go()
+    holder.hold(1)
+    with pytest.raises(EdgeswarmError, match="doesn't hold the state of round 0 any more"):
+        next(chunks)
 
 
 class FrozenBackbone(nn.Module):
@@ -199,7 +241,7 @@ def test_what_training_does_not_change_is_left_out_on_demand() -> None:
         found[changed_only] = set()
         for layer in range(layers):
             request.layer = layer
-            state = unpack_layer(holder.read(request))
+            state = state_of(holder, request)
             found[changed_only].update({*state.parameters, *state.buffers, *state.constants})
     assert found[False] == tensors.keys() - set(exported.layer_graph.unused)
     counted = {f"learns.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
@@ -219,9 +261,9 @@ def test_the_optimizer_state_is_left_out_on_demand() -> None:
     (parameter,) = module.parameters.values()
     trained.optimizer.state[parameter] = {"momentum_buffer": torch.full((2, 6), 3.0)}
     request = data_pb2.FetchLayerRequest(job=agent_pb2.JobReference(job_id="job-1"), round=1)
-    whole = unpack_layer(holder.read(request))
+    whole = state_of(holder, request)
     request.without_optimizer = True
-    weights = unpack_layer(holder.read(request))
+    weights = state_of(holder, request)
     momentum_buffer = whole.optimizer["weight"]["momentum_buffer"]
     assert isinstance(momentum_buffer, Tensor)
     assert torch.equal(momentum_buffer, torch.full((2, 6), 3.0))
@@ -276,7 +318,7 @@ def test_a_holder_that_lacks_a_layer_is_told_while_another_layer_is_still_under_
         if request.layer == 0:
             over.wait(30)
             arrived.set()
-        yield from serve_blob(worker.holder.read(request))
+        yield from worker.holder.read(request)[1]
 
     job = agent_pb2.JobReference(job_id="job-1")
     with holder(tmp_path, fetch, layers=9) as (identity, sources):
@@ -294,7 +336,7 @@ def test_a_layer_may_take_as_long_as_a_worker_has_to_get_ready(tmp_path: Path) -
 
     def fetch(data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         left_seconds.append(context.time_remaining())
-        yield from serve_blob(worker.holder.read(data_pb2.FetchLayerRequest.FromString(data)))
+        yield from worker.holder.read(data_pb2.FetchLayerRequest.FromString(data))[1]
 
     job = agent_pb2.JobReference(job_id="job-1")
     with holder(tmp_path, fetch, layers=1) as (identity, sources):

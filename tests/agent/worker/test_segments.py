@@ -24,7 +24,7 @@ from edgeswarm.security.identity import Identity
 from edgeswarm.snapshot import unpack_layer
 from edgeswarm.wire.byte_stream import StreamListener
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_channel, secure_server
-from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob, serve_blob
+from edgeswarm.wire.fetch import FETCH_LAYER, fetch_blob, serve_pieces
 from edgeswarm.wire.sample_stream import SamplePart, answer_requests
 from edgeswarm.wire.tensor_samples import encode_items
 from edgeswarm.wire.v1 import agent_pb2, data_pb2, worker_pb2
@@ -98,7 +98,7 @@ class Desk:
         self.samples_address = f"127.0.0.1:{self.listener.port}"
 
     def _layer(self, data: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
-        yield from serve_blob(self.layers[data_pb2.FetchLayerRequest.FromString(data).layer])
+        yield from serve_pieces([self.layers[data_pb2.FetchLayerRequest.FromString(data).layer]])
 
     def stop(self) -> None:
         self.listener.stop()

@@ -10,7 +10,7 @@ from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.security.authority import create_cluster
 from edgeswarm.security.identity import Identity
 from edgeswarm.wire.channel import raw_service, raw_unary_stream_handler, secure_channel, secure_server
-from edgeswarm.wire.fetch import BYTES_KEY, FETCH_LAYER, fetch_blob, serve_blob, serve_file
+from edgeswarm.wire.fetch import BYTES_KEY, FETCH_LAYER, fetch_blob, serve_file, serve_pieces
 from edgeswarm.wire.v1 import data_pb2
 
 
@@ -30,7 +30,7 @@ def channel(identity: Identity) -> Iterator[grpc.Channel]:
             raise EdgeswarmError(ErrorCode.STALE_CALL, "there is no layer 13")
         if layer == 14:
             context.send_initial_metadata(((BYTES_KEY, "9" * 5000),))
-        yield from serve_blob(content(layer))
+        yield from serve_pieces([content(layer)])
 
     handlers = [raw_service("edgeswarm.wire.v1.Layers", {"Fetch": raw_unary_stream_handler(fetch)})]
     server, port = secure_server(identity, address="127.0.0.1:0", workers=2, handlers=handlers)
@@ -58,8 +58,9 @@ def test_parts_are_of_the_size_asked_for_and_make_the_whole(tmp_path: Path, size
     path = tmp_path / "file"
     path.write_bytes(content(size))
     for parts in (
-        list(serve_blob(content(size), 5)),
-        list(serve_blob(memoryview(bytearray(content(size))), 5)),
+        list(serve_pieces([content(size)], 5)),
+        list(serve_pieces([memoryview(bytearray(content(size))[:3]), content(size)[3:]], 5)),
+        list(serve_pieces((content(size)[place : place + 2] for place in range(0, size, 2)), 5)),
         list(serve_file(path, 5)),
     ):
         assert b"".join(parts) == content(size)

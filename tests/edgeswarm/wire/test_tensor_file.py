@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeswarm.wire.tensor_file import read_tensors, save_tensors, write_tensors
+from edgeswarm.wire.tensor_file import read_tensors, save_tensors, tensor_pieces, write_tensors
 
 from ..tensors import same_bits, tensors
 
@@ -24,6 +24,36 @@ def test_tensors_come_back_bit_for_bit_and_the_library_reads_them_too(members: d
         assert all(same_bits(found[name], members[name]) for name in members)
     library = safetensors.torch.load(data)
     assert all(same_bits(library[name], members[name]) for name in members)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=8).filter(lambda n: n != "__metadata__"), tensors(), max_size=4))
+def test_pieces_are_such_a_file(members: dict[str, torch.Tensor]) -> None:
+    size, pieces = tensor_pieces(members, ("a", "ä"))
+    data = b"".join(pieces)
+    assert len(data) == size
+    found, metadata = read_tensors(data)
+    assert metadata == {"a": "ä"}
+    library = safetensors.torch.load(data)
+    for tensors_of in (found, library):
+        assert tensors_of.keys() == members.keys()
+        assert all(same_bits(tensors_of[name], members[name]) for name in members)
+    again = dict(reversed(members.items()))
+    assert b"".join(tensor_pieces(again, ("a", "ä"))[1]) == data
+
+
+def test_pieces_are_the_tensors_own_memory_where_that_is_contiguous() -> None:
+    base = torch.arange(6.0, requires_grad=True)
+    assert b"".join(tensor_pieces({"one": torch.arange(10.0)[5::5]})[1])[-4:] == bytes(base[5].detach().numpy())
+    members = {"wide": base, "narrow": base.detach().to(torch.bfloat16), "turned": torch.arange(6.0).view(2, 3).T}
+    size, pieces = tensor_pieces(members)
+    header, *data = pieces
+    assert [len(piece) for piece in data] == [24, 24, 12]
+    own = [torch.frombuffer(piece, dtype=torch.uint8).data_ptr() for piece in data]
+    assert own[1] == base.data_ptr()
+    assert own[2] == members["narrow"].data_ptr()
+    found, _ = read_tensors(b"".join([header, *data]))
+    assert found["turned"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert size == sum(map(len, [header, *data]))
 
 
 def test_a_writable_buffer_is_not_copied() -> None:
@@ -58,6 +88,8 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_disk(tmp_path: Path) -
 def test_types_that_cannot_be_written_are_named() -> None:
     with pytest.raises(ValueError, match=r"^spectrum: tensors of torch.complex64"):
         write_tensors({"spectrum": torch.zeros(2, dtype=torch.complex64)})
+    with pytest.raises(ValueError, match=r"^spectrum: tensors of torch.complex64"):
+        tensor_pieces({"spectrum": torch.zeros(2, dtype=torch.complex64)})
 
 
 def file(header: object, data: bytes = bytes(16)) -> bytes:
