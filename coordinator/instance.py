@@ -27,9 +27,10 @@ from .planner.bound import round_bound_seconds
 from .planner.connection_memory import BASE_PEERS
 from .planner.units import readable_bytes
 from .process_costs import ProcessCosts
-from .profile_cache import DATA_SOURCE, Profiles
+from .profile_cache import DATA_SOURCE, Curve, Profiles
 from .profiling import batch_sizes_to_profile, checked_stages
 from .stage_checks import CheckedStage
+from .unheld_layers import seems_to_hold, with_guesses
 from .working_memory import SeenMemory, heap_slack, kernel_bytes, on_top, saved_growth, working_memory
 
 # What a worker holds at each of its cuts beside the micro-batch at hand, whose tensors are among what layers hold: one that came
@@ -48,58 +49,43 @@ _IDLE_SOURCE = 0.03
 def planning_instance(
     facts: ModelFacts, *, devices: Sequence[Device], profiles: Profiles, name: str, here: Collection[str] = ()
 ) -> tuple[PlanningInstance, list[str]]:
-    """The planner's input, and warnings about devices that are left out since not even one sample fits some layer. Pure.
+    """The planner's input, and warnings about layers that devices can't hold, not even for one sample. Pure.
 
-    here: node ids of agents on this machine. All curves and links must have been measured. Raises EdgeswarmError (NO_PLAN_FITS)
-    when no device is left.
+    A device that can't hold some layer may get the others. It is left out where nothing tells what such a layer would take it,
+    or where the planner would think that it holds it. here: node ids of agents on this machine. All curves and links must have
+    been measured. Raises EdgeswarmError (NO_PLAN_FITS) when no device is left.
     """
     largest = batch_sizes_to_profile(facts.batch_size)[-1]
     stages = checked_stages(facts)
     marks = [layer.signature for layer in facts.layer_graph.layers]
-    profiles = with_alike_parts(profiles, devices, dtype=facts.dtype, parts=marks)
-    profiles = with_alike_parts(profiles, devices, dtype=facts.dtype, parts=_checked_parts(stages, len(marks)))
+    alike = with_alike_parts(profiles, devices, dtype=facts.dtype, parts=marks)
+    alike = with_alike_parts(alike, devices, dtype=facts.dtype, parts=_checked_parts(stages, len(marks)))
+    measured = {key: _curves(facts, alike, key, largest=largest) for key in dict.fromkeys(_keys(devices))}
+    unheld = {key: [layer for layer, curve in enumerate(of) if not curve.batch_sizes] for key, of in measured.items()}
+    complete = with_guesses(measured)
+    usable = [device for device in devices if device.hardware_key in complete]
+    if not usable:
+        raise _none_left(facts, devices, unheld)
     fits: dict[str, DeviceFit] = {}
     seen: dict[str, SeenMemory] = {}
-    usable: list[Device] = []
-    misfits: list[str] = []
-    for device in devices:
-        curves = []
-        for layer in facts.layer_graph.layers:
-            curve = profiles.curve(device.hardware_key, facts.dtype, layer.signature, largest_batch=largest)
-            assert curve is not None, f"layer {layer.name} was measured on {device.node_id} or its like"
-            curves.append(curve)
-        misfit = next((i for i, curve in enumerate(curves) if not curve.batch_sizes), None)
-        if misfit is not None:
-            layer = facts.layer_graph.layers[misfit]
-            misfits.append(
-                f"{device.node_id}: the layer {layer.name} doesn't fit its {readable_bytes(device.memory_budget_bytes)} of "
-                f"memory ({readable_bytes(_least_bytes(facts, layer))} for weights, gradients, the optimizer and one sample, "
-                "and more to compute)"
-            )
-            continue
-        usable.append(device)
-        if device.hardware_key not in fits:
-            timed = {
-                stage: whole
-                for stage, mark in stages.items()
-                if (whole := profiles.curves.get((device.hardware_key, facts.dtype, mark))) is not None
-            }
-            seen[device.hardware_key] = SeenMemory(curves, timed)
-            fits[device.hardware_key] = fit_device(
-                facts.layer_graph,
-                curves=curves,
-                stages=timed,
-                costs=profiles.processes.get(device.hardware_key, ProcessCosts(base_bytes=0)),
-                optimizer_state_factor=facts.optimizer_state_factor,
-                byte_cpu_seconds=_byte_cpu_seconds(
-                    profiles, _like(device, devices), [each.node_id for each in devices]
-                ),
-            )
-    if not usable:
-        raise EdgeswarmError(
-            ErrorCode.NO_PLAN_FITS,
-            f"No device can hold each single layer of the model, even for one sample. {'; '.join(misfits)}.",
-            "Free memory on the devices, give an agent more with --memory, add a larger device, or use a smaller model.",
+    for key in dict.fromkeys(_keys(usable)):
+        timed = {
+            stage: whole
+            for stage, mark in stages.items()
+            if (whole := alike.curves.get((key, facts.dtype, mark))) is not None
+        }
+        seen[key] = SeenMemory(complete[key], timed)
+        fits[key] = fit_device(
+            facts.layer_graph,
+            curves=complete[key],
+            stages=timed,
+            costs=profiles.processes.get(key, ProcessCosts(base_bytes=0)),
+            optimizer_state_factor=facts.optimizer_state_factor,
+            byte_cpu_seconds=_byte_cpu_seconds(
+                profiles,
+                [device.node_id for device in devices if device.hardware_key == key],
+                [each.node_id for each in devices],
+            ),
         )
     classes: dict[str, DeviceProfile] = {key: fit.profile for key, fit in fits.items()}
     names = [device.node_id for device in usable]
@@ -152,7 +138,55 @@ def planning_instance(
         name=name,
         data_source=None if facts.served is None else _data_source(facts.served, profiles, usable, here=here),
     )
-    return _without_idle_source(instance), [f"Left out: {misfit}." for misfit in misfits]
+    planned, warnings = [], []
+    for device in devices:
+        layers = unheld[device.hardware_key]
+        if device in usable and not any(seems_to_hold(instance, device.node_id, layer) for layer in layers):
+            planned.append(device)
+            if layers:
+                warnings.append(f"{_misfit(facts, device, layers[0])}: it may get others.")
+        else:
+            warnings.append(f"Left out: {_misfit(facts, device, layers[0])}.")
+    if not planned:
+        raise _none_left(facts, devices, unheld)
+    if len(planned) < len(devices):
+        # Nothing that was seen on the others says anything of these.
+        instance, _ = planning_instance(facts, devices=planned, profiles=profiles, name=name, here=here)
+    return _without_idle_source(instance), warnings
+
+
+def _keys(devices: Sequence[Device]) -> list[str]:
+    """Of each device's hardware."""
+    return [device.hardware_key for device in devices]
+
+
+def _curves(facts: ModelFacts, profiles: Profiles, key: str, *, largest: int) -> list[Curve]:
+    """Of the layers in their order."""
+    found = []
+    for layer in facts.layer_graph.layers:
+        curve = profiles.curve(key, facts.dtype, layer.signature, largest_batch=largest)
+        assert curve is not None, f"layer {layer.name} was measured on {key}"
+        found.append(curve)
+    return found
+
+
+def _none_left(facts: ModelFacts, devices: Sequence[Device], unheld: Mapping[str, Sequence[int]]) -> EdgeswarmError:
+    misfits = "; ".join(_misfit(facts, device, unheld[device.hardware_key][0]) for device in devices)
+    return EdgeswarmError(
+        ErrorCode.NO_PLAN_FITS,
+        f"No device can hold each single layer of the model, even for one sample. {misfits}.",
+        "Free memory on the devices, give an agent more with --memory, add a larger device, or use a smaller model.",
+    )
+
+
+def _misfit(facts: ModelFacts, device: Device, layer: int) -> str:
+    """Of a device that can't hold this layer, as a sentence without its end."""
+    named = facts.layer_graph.layers[layer]
+    budget, least = readable_bytes(device.memory_budget_bytes), readable_bytes(_least_bytes(facts, named))
+    return (
+        f"{device.node_id}: the layer {named.name} doesn't fit its {budget} of memory ({least} for weights, gradients, the "
+        "optimizer and one sample, and more to compute)"
+    )
 
 
 def _least_bytes(facts: ModelFacts, layer: Layer) -> int:
@@ -164,10 +198,6 @@ def _least_bytes(facts: ModelFacts, layer: Layer) -> int:
 def _checked_parts(stages: Mapping[CheckedStage, str], layer_count: int) -> list[str]:
     """Signatures of the stages that together are the model, without the one that is all of it."""
     return [mark for stage, mark in stages.items() if (stage.first_layer, stage.end_layer) != (0, layer_count)]
-
-
-def _like(device: Device, devices: Sequence[Device]) -> list[str]:
-    return [each.node_id for each in devices if each.hardware_key == device.hardware_key]
 
 
 def _byte_cpu_seconds(profiles: Profiles, kind: Sequence[str], others: Sequence[str]) -> float:

@@ -44,6 +44,10 @@ def measured(*keys: str) -> Profiles:
     return found
 
 
+def linked(*ids: str) -> dict[tuple[str, str], Link]:
+    return {(a, b): Link(2e7, 1e-4, 0.0) for a in ids for b in ids if a != b}
+
+
 @pytest.mark.parametrize(("wire_dtype", "factor"), [(None, 1.0), ("float32", 1.0), ("bfloat16", 0.5), ("float16", 0.5)])
 def test_a_narrow_wire_halves_what_travels_and_no_memory(wire_dtype: str | None, factor: float) -> None:
     costs, wide = model_costs(GRAPH, wire_dtype=wire_dtype), model_costs(GRAPH, wire_dtype=None)
@@ -165,9 +169,25 @@ def test_a_byte_costs_what_it_took_on_the_links_of_such_devices() -> None:
     assert alone.profile_of("nano-1").overheads.byte_seconds == BYTE_IN_A_TRAINING * 1e-9
 
 
-def test_a_device_that_cannot_hold_one_layer_is_left_out() -> None:
+def test_a_device_that_cannot_hold_one_layer_gets_others() -> None:
     found = measured("nano", "nx")
     found.curves["nano", "float32", "block"] = Curve((), (), (), asked=8)
+    found.curves["nx", "float32", "block"] = replace(curve(1e-3), peak_bytes=(1 << 27,) * 4)
+    found.links = linked("nano-1", "nx-1")
+    small = replace(NANO_1, memory_budget_bytes=1 << 26)
+    instance, warnings = planning_instance(FACTS, devices=[small, NX], profiles=found, name="job")
+    assert instance.device_names == ("nano-1", "nx-1")
+    assert instance.profile_of("nano-1").forward(4, 1, 2) == pytest.approx(4 * 2e-3)  # twice the nx's, as of the others
+    assert warnings[0].startswith("nano-1: the layer part1 doesn't fit its ")
+    assert warnings[0].endswith(": it may get others.")
+    of_nano = [stage for stage in make_plan(instance).stages if "nano-1" in stage.devices]
+    assert [(stage.first_layer, stage.end_layer) for stage in of_nano] in ([(0, 1)], [(3, 4)])
+
+
+def test_a_device_is_left_out_where_plans_would_give_it_what_it_cannot_hold() -> None:
+    found = measured("nano", "nx")
+    found.curves["nano", "float32", "block"] = Curve((), (), (), asked=8)
+    found.links = linked("nano-1", "nx-1")
     instance, warnings = planning_instance(FACTS, devices=[NANO_1, NX], profiles=found, name="job")
     assert instance.device_names == ("nx-1",)
     assert "Left out: nano-1: the layer part1" in warnings[0]
