@@ -31,10 +31,11 @@ from typing import Any
 from bench.cell import NEVER, Cell, train_from_full_speed, written_job
 from bench.estimate import OURS
 from bench.measuring import Report, run_as_command, say
-from bench.testbed import groups, links
+from bench.testbed import links
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.cluster import BedCluster
 from bench.testbed.environment import load_environment
+from bench.testbed.groups_here import groups
 from bench.testbed.links import HUB, HUB_ADDRESS
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 from edgeswarm.feed_ahead import FEED_AHEAD
@@ -111,7 +112,7 @@ def _innermost(frames: Sequence[str]) -> str:
 
 def worker_of(node: str) -> int:
     """The id of the process that computes on a device of the testbed."""
-    for process_id in groups.processes(node):
+    for process_id in groups().processes(node):
         if _WORKER in Path(f"/proc/{process_id}/cmdline").read_bytes():
             return process_id
     raise EdgeswarmError(ErrorCode.WORKER_FAILED, f"{node} has no worker.", "Look into its log.")

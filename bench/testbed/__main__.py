@@ -10,7 +10,7 @@ python -m bench.testbed freeze nano-1          its processes stand still, until 
 python -m bench.testbed kill nano-1            its processes die, and the others are told by TCP
 python -m bench.testbed power-off nano-1       a loss of power: nobody is told; `mend` connects it again
 python -m bench.testbed disturb nano-1 --percent 50    burn half of its processor's share; 0 ends it
-python -m bench.testbed stats nano-1 [--reset-peak]    as JSON
+python -m bench.testbed stats nano-1           what it used, as JSON
 python -m bench.testbed down                   remove all of it
 """
 
@@ -28,14 +28,15 @@ from typing import Any, NoReturn
 from bench.interrupts import terminate_as_ctrl_c_does
 from edgeswarm.errors import EdgeswarmError, ExitCode
 
-from . import bed, groups, links
+from . import bed, links
 from .bed import EmulatedLan
 from .cluster import BedCluster
 from .environment import Environment, load_environment
+from .groups_here import groups
 
 
 def _list(*, as_json: bool) -> None:
-    rows = sorted(map(bed.describe, groups.nodes()), key=lambda row: int(row["ip"].rsplit(".", 1)[1]))
+    rows = sorted(map(bed.describe, groups().nodes()), key=lambda row: int(row["ip"].rsplit(".", 1)[1]))
     if as_json:
         print(json.dumps(rows))
         return
@@ -60,8 +61,8 @@ def _try(environment: Environment, command: list[str]) -> int:
 
 def _act(given: argparse.Namespace) -> int:
     node: str = getattr(given, "node", "")
-    if node and node not in groups.nodes():
-        raise SystemExit(f"error: there is no device {node}; there are: {', '.join(groups.nodes()) or 'none'}")
+    if node and node not in groups().nodes():
+        raise SystemExit(f"error: there is no device {node}; there are: {', '.join(groups().nodes()) or 'none'}")
     actions: dict[str, Any] = {
         "try": lambda: _try(load_environment(given.environment, mbps=given.mbps), given.command),
         "up": lambda: EmulatedLan(
@@ -73,12 +74,12 @@ def _act(given: argparse.Namespace) -> int:
         "link": lambda: links.limit(node, given.mbps),
         "cut": lambda: links.forward(node, on=False),
         "mend": lambda: links.forward(node, on=True),
-        "freeze": lambda: groups.freeze(node, frozen=True),
-        "thaw": lambda: groups.freeze(node, frozen=False),
-        "kill": lambda: groups.kill_all(node),
+        "freeze": lambda: groups().freeze(node, frozen=True),
+        "thaw": lambda: groups().freeze(node, frozen=False),
+        "kill": lambda: groups().kill_all(node),
         "power-off": lambda: bed.power_off(node),
         "disturb": lambda: bed.disturb(node, given.percent),
-        "stats": lambda: print(json.dumps(bed.statistics(node, reset_peak=given.reset_peak))),
+        "stats": lambda: print(json.dumps(bed.statistics(node))),
     }
     return actions[given.action]() or 0
 
@@ -107,7 +108,6 @@ def _parser() -> argparse.ArgumentParser:
     on_a_node["exec"].add_argument("command", nargs=argparse.REMAINDER)
     on_a_node["link"].add_argument("--mbps", type=float, required=True)
     on_a_node["disturb"].add_argument("--percent", type=float, required=True)
-    on_a_node["stats"].add_argument("--reset-peak", action="store_true")
     return parser
 
 

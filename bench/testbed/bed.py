@@ -16,14 +16,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from edgeswarm.errors import EdgeswarmError, ErrorCode
 
-from . import groups, links, metronome, owner, spinner
+from . import groups_here, links, metronome, owner, spinner
 from .environment import Environment
+from .groups import APP, LOAD
+from .groups_here import groups
 from .links import HUB
 
 # Each device's XDG_RUNTIME_DIR: in memory, and gone when its power goes.
@@ -35,7 +38,7 @@ def why_not() -> str:
     """Why this machine can't have a testbed; empty where it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "needs root on Linux, for network namespaces and control groups"
-    return links.why_not() or groups.why_not()
+    return links.why_not() or groups_here.why_not()
 
 
 class EmulatedLan:
@@ -65,7 +68,7 @@ class EmulatedLan:
             raise EdgeswarmError(ErrorCode.CONFIG, f"No testbed here: it {problem}.", "Run it on such a machine.")
         if owner.is_gone():
             remove()
-        if links.exists() or groups.nodes():
+        if links.exists() or groups().nodes():
             raise EdgeswarmError(
                 ErrorCode.CONFIG, "A testbed exists already.", "Remove it: python -m bench.testbed down"
             )
@@ -74,13 +77,13 @@ class EmulatedLan:
         try:
             links.create_switch()
             for device in self.environment.devices:
-                groups.create(device.name, cores=device.cores, memory_bytes=device.memory_bytes)
+                groups().create(device.name, cores=device.cores, memory_bytes=device.memory_bytes)
                 links.connect(device.name, self.addresses[device.name], mbps=device.mbps)
-            groups.create(HUB, cores=None, memory_bytes=None)
+            groups().create(HUB, cores=None, memory_bytes=None)
             links.connect(HUB, links.HUB_ADDRESS, mbps=self._hub_mbps)
             links.name_everywhere({**self.addresses, HUB: links.HUB_ADDRESS})
-            metronome.start(groups.group("freezer"), SPEED_LOGS)
-            spinner.start(groups.group("freezer"), groups.SPINNER)
+            metronome.start(groups().root, SPEED_LOGS)
+            spinner.start(groups().root, groups().spinner)
         except BaseException:
             remove()
             raise
@@ -101,21 +104,23 @@ class EmulatedLan:
     @contextlib.contextmanager
     def at_full_speed(self, nodes: Iterable[str]) -> Iterator[None]:
         """What starts on these devices meanwhile has all of this machine's processors, and is not to be timed."""
-        quotas = {node: groups.cores_of(node) for node in nodes}
+        quotas = {node: groups().cores_of(node) for node in nodes}
         try:
             for node in quotas:
-                groups.set_cores(groups.group("cpu", node), 0)
+                groups().set_cores(node, 0)
             yield
         finally:
             for node, cores in quotas.items():
-                groups.set_cores(groups.group("cpu", node), cores or 0)
+                groups().set_cores(node, cores or 0)
 
 
 def remove() -> None:
     """All of it, with what runs there, as far as it ends. May be repeated."""
     try:
-        groups.remove_all()
-        links.remove_all()
+        try:
+            groups().remove_all()
+        finally:
+            links.remove_all()
         owner.forget()
     finally:
         shutil.rmtree(SPEED_LOGS, ignore_errors=True)
@@ -128,7 +133,7 @@ def on(node: str, *command: str | Path) -> list[str]:
     It has the device's network, host name, /etc/hosts and /etc/resolv.conf, and sees its own limits: `ip netns exec` would put
     another /sys in their place.
     """
-    enter = "".join(f"echo $$ > {entry}; " for entry in groups.entries(node))
+    enter = _entering(node)
     words = [str(word) for word in command]
     if node == HUB:
         return ["sh", "-c", f'{enter}exec "$@"', "sh", *words]
@@ -149,7 +154,7 @@ def runtime_environment(node: str) -> dict[str, str]:
 def power_off(node: str) -> None:
     """A loss of power: everything dies at once, nobody is told, and the link stays cut until it is mended."""
     links.forward(node, on=False)
-    groups.kill_all(node)
+    groups().kill_all(node)
     shutil.rmtree(RUNTIME_FOLDERS / node, ignore_errors=True)
     if node != HUB:
         links.forget_connections(node)
@@ -157,54 +162,51 @@ def power_off(node: str) -> None:
 
 def disturb(node: str, percent: float) -> None:
     """Burns so much of the device's share of the processor from now on; 0 ends it. Raises ValueError for the hub."""
-    folder, cores = groups.group("cpu", node) / "load", groups.cores_of(node)
-    for line in (folder / "cgroup.procs").read_text().split():
-        os.kill(int(line), signal.SIGKILL)
+    cores = groups().cores_of(node)
+    for burner in groups().processes_of(node, LOAD):
+        os.kill(burner, signal.SIGKILL)
     if percent <= 0:
         return
     if cores is None:
         raise ValueError(f"{node} has no share of the processor that could be burnt")
-    groups.set_cores(folder, cores * min(percent, 100.0) / 100)
+    groups().set_cores(node, cores * min(percent, 100.0) / 100, part=LOAD)
     burners = math.ceil(cores)
     for _ in range(burners):
         subprocess.Popen(
-            ["sh", "-c", f"echo $$ > {folder / 'cgroup.procs'}; echo $$ > {groups.group('freezer', node) / 'cgroup.procs'}; "
-             "while :; do :; done"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-    while len((folder / "cgroup.procs").read_text().split()) < burners:
+            ["sh", "-c", f"{_entering(node, LOAD)}while :; do :; done"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    while len(groups().processes_of(node, LOAD)) < burners:
         time.sleep(0.005)
 
 
-def statistics(node: str, *, reset_peak: bool = False) -> dict[str, Any]:
-    """CPU seconds, throttled seconds, memory's peak (of now on, where it was reset), OOM kills, bytes."""
-    cpu = dict(line.split() for line in (groups.group("cpu", node) / "cpu.stat").read_text().splitlines())
-    memory = groups.group("memory", node)
-    out_of_memory = dict(line.split() for line in (memory / "memory.oom_control").read_text().splitlines())
-    told = {
+def _entering(node: str, part: str = APP) -> str:
+    """For a shell that is to be on the device."""
+    return "".join(f"echo $$ > {entry}; " for entry in groups().entries(node, part))
+
+
+def statistics(node: str) -> dict[str, Any]:
+    """CPU seconds, throttled seconds, memory's peak, OOM kills, bytes, since it exists."""
+    return {
         "node": node,
-        "cpu_seconds": int((groups.group("cpuacct", node) / "cpuacct.usage").read_text()) / 1e9,
-        "throttled_seconds": int(cpu["throttled_time"]) / 1e9,
-        "peak_bytes": int((memory / "memory.max_usage_in_bytes").read_text()),
-        "oom_kills": int(out_of_memory.get("oom_kill", 0)),
+        **asdict(groups().usage(node)),
         **{key: value for key, value in links.describe(node).items() if key.endswith("_bytes")},
     }
-    if reset_peak:
-        (memory / "memory.max_usage_in_bytes").write_text("0")
-    return told
 
 
 def describe(node: str) -> dict[str, Any]:
     """A device as it is now."""
-    limit = int((groups.group("memory", node) / "memory.limit_in_bytes").read_text())
-    state = (groups.group("freezer", node) / "freezer.state").read_text().strip()
+    limit = groups().memory_limit(node)
     network = {key: value for key, value in links.describe(node).items() if not key.endswith("_bytes")}
     return {
         "node": node,
         **network,
-        "cores": groups.cores_of(node),
-        "memory_mib": limit >> 20 if limit < 1 << 60 else None,
-        "frozen": state != "THAWED",
-        "disturbed": bool((groups.group("cpu", node) / "load" / "cgroup.procs").read_text()),
-        "processes": len(groups.processes(node)),
+        "cores": groups().cores_of(node),
+        "memory_mib": None if limit is None else limit >> 20,
+        "frozen": groups().is_frozen(node),
+        "disturbed": bool(groups().processes_of(node, LOAD)),
+        "processes": len(groups().processes(node)),
     }

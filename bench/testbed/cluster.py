@@ -25,8 +25,9 @@ from edgeswarm.security.token import TokenStore
 from edgeswarm_agent.supervisor import ALLOCATOR_ENVIRONMENT
 from edgeswarm_coordinator.options import DiscoveryOptions
 
-from . import companion, groups
+from . import companion
 from .bed import EmulatedLan, on, runtime_environment
+from .groups_here import groups
 from .links import HUB_ADDRESS
 
 _AGENT = (sys.executable, "-m", "edgeswarm_agent.cli")
@@ -126,17 +127,17 @@ class BedCluster:
         """The agents stand still meanwhile, so that the devices are all for something else: their memory, too, which is as much
         larger as the agents hold.
         """
-        running = [process_id for name in self.names for process_id in groups.processes(name)]
-        limits = {name: groups.memory_limit(name) for name in self.names}
+        running = [process_id for name in self.names for process_id in groups().processes(name)]
+        limits = {name: limit for name in self.names if (limit := groups().memory_limit(name)) is not None}
         try:
             _signal_all(running, signal.SIGSTOP)
             for name, limit_bytes in limits.items():
-                groups.limit_memory(name, limit_bytes + groups.anonymous_bytes(name))
+                groups().limit_memory(name, limit_bytes + groups().anonymous_bytes(name))
             yield
         finally:
             try:
                 for name, limit_bytes in limits.items():
-                    groups.limit_memory(name, limit_bytes)
+                    groups().limit_memory(name, limit_bytes)
             finally:
                 _signal_all(running, signal.SIGCONT)
 

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from bench.testbed import bed as beds
-from bench.testbed import groups, links
+from bench.testbed import links
 from bench.testbed.bed import EmulatedLan
 from bench.testbed.environment import EmulatedDevice, Environment
+from bench.testbed.groups import LOAD
+from bench.testbed.groups_here import groups
 from bench.testbed.links import HUB
 from edgeswarm.errors import EdgeswarmError
 
@@ -117,7 +119,7 @@ def test_what_spins_is_there_for_nobody_else(bed: EmulatedLan) -> None:
     deadline = time.monotonic() + 10.0
     while len(found := spinning()) < len(processors) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert (groups.SPINNER / "cpu.idle").read_text().strip() == "1"
+    assert (groups().spinner / "cpu.idle").read_text().strip() == "1"
     while any(os.sched_getscheduler(each) != os.SCHED_IDLE for each in found) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert {os.sched_getscheduler(each) for each in found} == {os.SCHED_IDLE}
@@ -126,7 +128,7 @@ def test_what_spins_is_there_for_nobody_else(bed: EmulatedLan) -> None:
 
 def spinning() -> list[int]:
     """Their ids, by the processor."""
-    ids = [int(line) for line in (groups.SPINNER / "cgroup.procs").read_text().split()]
+    ids = [int(line) for line in (groups().spinner / "cgroup.procs").read_text().split()]
     return sorted(ids, key=lambda each: min(os.sched_getaffinity(each)))
 
 
@@ -134,9 +136,10 @@ def test_memory_ends_where_the_limit_is(bed: EmulatedLan) -> None:
     before = beds.statistics("slow")["oom_kills"]
     command = beds.on("slow", sys.executable, "-I", "-c", "b'x' * (200 << 20)")
     assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode != 0
-    told = beds.statistics("slow", reset_peak=True)
+    told = beds.statistics("slow")
     assert told["oom_kills"] > before
-    assert told["peak_bytes"] <= 64 * 2**20
+    if told["peak_bytes"] is not None:  # Linux 5.19 and later, of version 2
+        assert told["peak_bytes"] <= 64 * 2**20
 
 
 def test_a_link_has_its_rate_both_ways(bed: EmulatedLan, echo: subprocess.Popen[str]) -> None:
@@ -175,14 +178,14 @@ def test_a_cut_is_silent_and_a_freeze_too(bed: EmulatedLan, echo: subprocess.Pop
             links.forward("slow", on=True)
         connection.settimeout(10.0)
         assert connection.recv(1) == b"x"
-        groups.freeze("slow", frozen=True)
+        groups().freeze("slow", frozen=True)
         try:
             connection.settimeout(0.5)
             connection.sendall(b"x")
             with pytest.raises(TimeoutError):
                 connection.recv(1)
         finally:
-            groups.freeze("slow", frozen=False)
+            groups().freeze("slow", frozen=False)
         connection.settimeout(10.0)
         assert connection.recv(1) == b"x"
 
@@ -191,7 +194,7 @@ def test_a_kill_is_told_and_a_loss_of_power_is_not(bed: EmulatedLan, echo: subpr
     with connect(bed) as connection:
         connection.sendall(b"x")
         assert connection.recv(1) == b"x"
-        groups.kill_all("slow")
+        groups().kill_all("slow")
         assert connection.recv(1) == b""
     process = subprocess.Popen(
         beds.on("slow", sys.executable, "-I", "-c", ECHO, bed.addresses["slow"]), stdout=subprocess.PIPE, text=True
@@ -216,7 +219,7 @@ def connect_when_it_listens(bed: EmulatedLan, process: subprocess.Popen[str]) ->
 def test_what_disturbs_a_device_takes_of_its_share(bed: EmulatedLan) -> None:
     beds.disturb("fast", 50)
     assert beds.describe("fast")["disturbed"]
-    (burner,) = (groups.group("cpu", "fast") / "load" / "cgroup.procs").read_text().split()
+    (burner,) = groups().processes_of("fast", LOAD)
 
     def burnt_seconds() -> float:
         return int(Path(f"/proc/{burner}/schedstat").read_text().split()[0]) / 1e9
@@ -248,7 +251,7 @@ def test_what_a_killed_run_left_is_removed(bed: EmulatedLan) -> None:
             bed.create()
         killed.kill()
     bed.__enter__()
-    assert groups.nodes() == ["fast", "hub", "slow"]
+    assert groups().nodes() == ["fast", "hub", "slow"]
 
 
 def metronomes() -> set[str]:
@@ -288,9 +291,9 @@ def test_by_hand_and_nothing_is_left(bed: EmulatedLan) -> None:
     assert hand("exec", "fast", "--", "sh", "-c", "exit 7").returncode == 7
     assert "there is no device nothing" in hand("cut", "nothing").stderr
     assert hand("down").returncode == 0
-    assert groups.nodes() == []
-    assert not any(groups.group(kind).exists() for kind in groups.KINDS)
-    assert not groups.SPINNER.exists()
+    assert groups().nodes() == []
+    assert not any(folder.exists() for folder in groups().folders())
+    assert not groups().spinner.exists()
     assert not links.exists()
     assert not beds.RUNTIME_FOLDERS.exists()
     assert not list(links.NAMES.glob(f"{links.PREFIX}*")) if links.NAMES.exists() else True
