@@ -45,6 +45,7 @@ _MOST_FOUND = 256
 _LOOK_SECONDS = 0.25  # how often a search looks at what has come
 _TYPE_A, _TYPE_SRV, _CLASS_IN = 1, 33, 1  # RFC 1035 and 2782
 _FLAGS_QUERY = 0  # RFC 1035, 4.1.1
+_MOST_DOUBLES = 9  # of one node id that are looked for
 _IPV4_BYTES = 4
 # Answers to everybody: one to the asker's address and port would reach any of the programs that share port 5353 there.
 _MULTICAST = zeroconf.DNSQuestionType.QM
@@ -258,6 +259,7 @@ class Advertiser:
         warn: WarningCallback = _log_warning,
         check_seconds: float = ADDRESS_CHECK_SECONDS,
     ) -> None:
+        self._node_id = node_id
         self._name = f"{node_id}.{SERVICE_TYPE}"
         self._double = (
             f"Another agent on this network announces the node id {node_id} too. Are two started with one folder on this "
@@ -338,10 +340,13 @@ class Advertiser:
             self._warn(f"This agent is announced by mDNS now, on {', '.join(addresses)}.")
 
     def _has_a_double(self, network: zeroconf.Zeroconf) -> bool:
-        """Whether somebody else was heard to announce our name. When it is announced zeroconf asks for it, too, and is answered
-        at our address and port: of several programs that share these any one gets that answer.
+        """Whether somebody else was heard to announce our name, or one that zeroconf takes where that name is taken already.
+
+        Who comes later asks for the name before it announces it, and is answered at its address and port. Of several programs
+        that share these any one gets that answer, so that later ones may announce the same name, or another.
         """
-        records = network.cache.get_all_by_details(self._name, _TYPE_SRV, _CLASS_IN)
+        names = (self._name, *(f"{self._node_id}-{number}.{SERVICE_TYPE}" for number in range(2, _MOST_DOUBLES + 1)))
+        records = (record for name in names for record in network.cache.get_all_by_details(name, _TYPE_SRV, _CLASS_IN))
         return any(isinstance(record, DNSService) and record.server != self._host for record in records)
 
     def _withdraw(self) -> None:
