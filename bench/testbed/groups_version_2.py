@@ -85,6 +85,8 @@ class Version2(Groups):
         return None if limit == _NO_LIMIT else int(limit)
 
     def limit_memory(self, node: str, limit_bytes: int) -> None:
+        folder = self.root / node
+
         def limit() -> None:
             # The kernel would kill what is beyond the limit, and not refuse it. Of files it lets go.
             files = pairs_in(folder / "memory.stat")
@@ -92,8 +94,6 @@ class Version2(Groups):
             if held > limit_bytes:
                 raise OSError(f"{node} holds {held} bytes, more than a limit of {limit_bytes}")
             (folder / "memory.max").write_text(str(limit_bytes))
-
-        folder = self.root / node
 
         patiently(limit)
 
