@@ -25,13 +25,12 @@ def why_not() -> str:
 
 
 class Version1(Groups):
-    def __init__(self, mounts: Path = MOUNTS) -> None:
-        self._mounts = mounts
+    def __init__(self) -> None:
         self.root = self._of("freezer")
-        self.spinner = mounts / "cpu" / f"{NAME}-spinner"
+        self.spinner = MOUNTS / "cpu" / f"{NAME}-spinner"
 
     def _of(self, kind: str, node: str = "", part: str = "") -> Path:
-        return self._mounts / kind / NAME / node / part
+        return MOUNTS / kind / NAME / node / part
 
     def folders(self) -> list[Path]:
         return [self._of(kind) for kind in KINDS]

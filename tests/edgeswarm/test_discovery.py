@@ -134,6 +134,28 @@ def test_a_cloned_node_id_is_found_at_both_places() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("multicast")
+@pytest.mark.parametrize("number", ["", "-2", "-3"])
+def test_the_first_is_told_whichever_name_the_later_one_takes(number: str) -> None:
+    """Whether that hears that its name is taken is not for it to say, where both share an address and a port."""
+    warnings: list[str] = []
+    later = zeroconf.ServiceInfo(
+        SERVICE_TYPE,
+        f"{SECOND}{number}.{SERVICE_TYPE}",
+        port=7002,
+        server=f"{SECOND}-later.local.",
+        parsed_addresses=["127.0.0.1"],
+    )
+    with announced(SECOND, 7001, warnings=warnings) as first:
+        assert first.wait_until_announced(PATIENCE_SECONDS)
+        assert warnings == []
+        with contextlib.closing(zeroconf.Zeroconf(interfaces=["127.0.0.1"])) as network:
+            network.register_service(later, cooperating_responders=True)  # without asking for the name
+            assert within(PATIENCE_SECONDS, lambda: bool(warnings))
+    assert warnings[0].startswith(f"Another agent on this network announces the node id {SECOND} too.")
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("multicast")
 def test_a_name_of_another_type_ends_no_search() -> None:
     """Any program on the network may say that a printer is one of ours."""
     warnings: list[str] = []
